@@ -1,0 +1,3 @@
+[
+  inputs: ["{mix,.formatter}.exs", "{lib,mix,test,bench}/**/*.{ex,exs}"]
+]

@@ -1,0 +1,52 @@
+# `make test` and `make demo` do everything from nothing; `make help` lists the rest.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+# rustup's programs, for a shell that was open before Rust came.
+export PATH := $(PATH):$(HOME)/.cargo/bin
+
+# Elixir warns, and prints no text but Latin 1, where the locale is not UTF-8, as on a bare Debian.
+ifneq ($(shell locale charmap 2>/dev/null),UTF-8)
+export LC_ALL := C.UTF-8
+endif
+
+# Where Cargo's build scripts find LLVM 19 and libclang when no Mix is there to tell them.
+ifdef EXLA_CUSTOM_CALL_LLVM_PREFIX
+export MLIR_SYS_190_PREFIX := $(EXLA_CUSTOM_CALL_LLVM_PREFIX)
+export TABLEGEN_190_PREFIX := $(EXLA_CUSTOM_CALL_LLVM_PREFIX)
+endif
+
+.PHONY: help setup build plugin plugins test test-plugins demo lint ci clean
+
+help: ## Prints this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## Installs the missing system packages (Debian, Ubuntu)
+	@scripts/setup.sh
+
+build: setup ## Compiles the package, its native code included
+	@mix compile
+
+plugin: build ## Fetches XLA's CPU plugin into the user's cache, once
+	@[ -n "$${EXLA_CUSTOM_CALL_PJRT_CPU:-}" ] || mix custom_call.install cpu
+
+plugins: plugin ## Fetches the other build of the plugin too
+	@mix custom_call.install cpu --build zml
+
+test: plugin ## Runs all tests: Cargo's and Mix's
+	cargo test --workspace --locked
+	mix test
+
+demo: plugin ## Runs examples/flash_attention
+	@cd examples/flash_attention && mix run demo.exs
+
+lint: build ## Checks formats, warnings and types, in Rust and Elixir
+	@scripts/lint.sh
+
+ci: ## Everything that has to pass before a change lands
+	@.ci/run
+
+clean: ## Removes what was built; the plugin stays in the user's cache
+	rm -rf _build priv/native target tmp examples/*/_build examples/*/priv/native examples/*/native/target

@@ -1,0 +1,286 @@
+defmodule EXLA.CustomCall.Module do
+  @moduledoc """
+  A StableHLO module: built from values in one step, checked, and immutable.
+
+      iex> alias EXLA.CustomCall.{Module, Spec, Typespec, Value}
+      iex> type = Typespec.tensor({:f, 32}, {2})
+      iex> x = Value.parameter(type)
+      iex> [y] = Value.custom_call([x], %Spec{call_target_name: "scale"}, [type])
+      iex> {:ok, module} = Module.build([x], [y])
+      iex> IO.puts(module)
+      module {
+        func.func @main(%arg0: tensor<2xf32>) -> tensor<2xf32> {
+          %0 = "stablehlo.custom_call"(%arg0) {api_version = 4 : i32, call_target_name = "scale"} : (tensor<2xf32>) -> tensor<2xf32>
+          return %0 : tensor<2xf32>
+        }
+      }
+      <BLANKLINE>
+      :ok
+
+  A module is kept as MLIR bytecode, checked and ready for the compiler. The MLIR that it was built
+  as is freed before `build/3` returns, so a module weighs no more than its bytes.
+  """
+
+  alias EXLA.CustomCall.{Context, Error, Graph, Native, Options, SpecTerms, Typespec, Value}
+  alias EXLA.CustomCall.Value.Function
+
+  @enforce_keys [:ref, :bytecode, :parameters, :results]
+  defstruct [:ref, :bytecode, :parameters, :results]
+
+  @typedoc "The parameters and results are those of the module's entry function."
+  @type t :: %__MODULE__{
+          ref: reference(),
+          bytecode: binary(),
+          parameters: [Typespec.t()],
+          results: [Typespec.t()]
+        }
+
+  @typedoc """
+  A custom call that a module holds. Attribute texts are as MLIR prints them, sorted by name; a type
+  that this package does not emit is its text.
+  """
+  @type custom_call :: %{
+          function: binary(),
+          call_target_name: binary(),
+          api_version: integer(),
+          attributes: [{binary(), binary()}],
+          backend_config: binary() | nil,
+          mlir_attributes: [{binary(), binary()}],
+          operands: [Typespec.t() | binary()],
+          results: [Typespec.t() | binary()]
+        }
+
+  # What is built, printed or read in well under a millisecond stays on the caller's scheduler:
+  # at some 15 microseconds an operation and a parser that reads some 100 MB a second.
+  @light_operations 24
+  @light_bytes 8 * 1024
+
+  @doc """
+  Builds a module whose entry function has these parameters and results.
+
+  `results` are values, or `{value, attributes}` for a result with attributes of its own. All that
+  the results depend on is emitted, the functions that are called included.
+
+  ## Options
+
+    * `:name` - the module's name, which XLA uses in dumps and profiles. Default: none.
+    * `:function` - the name of the entry function, default `"main"`, as XLA wants it.
+    * `:attributes` - attributes of the module, such as `[{"mhlo.num_partitions", "2 : i32"}]`.
+    * `:effects` - values of operations to emit though no result depends on them, in order.
+    * `:functions` - functions to emit though nothing calls them with
+      `EXLA.CustomCall.Value.call/2`, such as those that an attribute names.
+    * `:context` - an `EXLA.CustomCall.Context`; default: a fresh one with the default limits.
+
+  ## Errors
+
+  A wrong name, text, spec or graph is an `EXLA.CustomCall.Error` that says where and what would be
+  right:
+
+      iex> alias EXLA.CustomCall.{Module, Spec, Value}
+      iex> spec = %Spec{call_target_name: "scale", attributes: [{"k", "1 : i64}, evil = {"}]}
+      iex> {:error, error} = Module.build([], [], effects: Value.custom_call([], spec, []))
+      iex> error.message
+      ~S(attributes: the text of "k" is not an MLIR attribute: found trailing characters: '}, evil = {', at line 1, column 8: "1 : i64}, evil = {")
+      iex> {error.kind, error.field, error.name, error.line, error.column}
+      {:text, :attributes, "k", 1, 8}
+  """
+  @spec build([Value.t()], [Value.t() | {Value.t(), Value.attributes()}], keyword()) ::
+          {:ok, t()} | {:error, Error.t()}
+  def build(parameters, results, opts \\ []) do
+    defaults = [
+      name: nil,
+      function: "main",
+      attributes: [],
+      effects: [],
+      functions: [],
+      context: nil
+    ]
+
+    with {:ok, opts} <- Options.validate(opts, defaults),
+         {:ok, parameters} <- Value.check_values(parameters, "parameters"),
+         {:ok, results, result_attributes} <- split_results(results),
+         {:ok, results} <- Value.check_values(results, "results"),
+         {:ok, effects} <- Value.check_effects(opts[:effects]),
+         :ok <- check_name(opts[:name], :name),
+         :ok <- check_name(opts[:function] || :none, :function),
+         :ok <- check_functions(opts[:functions]),
+         :ok <- SpecTerms.check_pairs(opts[:attributes], :module_attributes),
+         {:ok, context} <- context_ref(opts[:context]),
+         main = %Function{
+           id: make_ref(),
+           name: opts[:function],
+           parameters: parameters,
+           results: results,
+           effects: effects,
+           private: false
+         },
+         {:ok, functions, operations, bytes} <-
+           Graph.flatten(main, result_attributes, opts[:functions]),
+         graph = {opts[:name], opts[:attributes], functions},
+         {:ok, {ref, bytecode}} <- native_build(context, graph, operations, bytes) do
+      {:ok,
+       %__MODULE__{
+         ref: ref,
+         bytecode: bytecode,
+         parameters: Enum.map(parameters, & &1.typespec),
+         results: Enum.map(results, & &1.typespec)
+       }}
+    else
+      {:error, %Error{} = error} -> {:error, error}
+      {:error, native} -> {:error, Error.from_native(native)}
+    end
+  end
+
+  @doc "Like `build/3`, but raises `ArgumentError` with the error's message."
+  @spec build!([Value.t()], [Value.t() | {Value.t(), Value.attributes()}], keyword()) :: t()
+  def build!(parameters, results, opts \\ []) do
+    parameters |> build(results, opts) |> Error.unwrap!()
+  end
+
+  @doc """
+  The module as MLIR text. `Kernel.to_string/1` and string interpolation do the same.
+  """
+  @spec to_string(t()) :: String.t()
+  def to_string(%__MODULE__{ref: ref}) do
+    with nil <- Native.module_text(ref), do: unwrap_native!(Native.module_to_text_dirty(ref))
+  end
+
+  @doc """
+  The module as MLIR bytecode: what `EXLA.CustomCall.Client.compile/3` hands to XLA.
+
+  ## Examples
+
+      iex> module = EXLA.CustomCall.Module.build!([], [])
+      iex> <<"ML", 0xEF, "R", _rest::binary>> = EXLA.CustomCall.Module.to_bytecode(module)
+      iex> :ok
+      :ok
+  """
+  @spec to_bytecode(t()) :: binary()
+  def to_bytecode(%__MODULE__{bytecode: bytecode}), do: bytecode
+
+  @doc """
+  The custom calls that the module holds, read back from it, in the order in which it prints.
+
+  ## Examples
+
+      iex> alias EXLA.CustomCall.{Module, Spec, Value}
+      iex> spec = %Spec{call_target_name: "k", attributes: [{"b", "true"}, {"a", "1 : i32"}]}
+      iex> module = Module.build!([], [], effects: Value.custom_call([], spec, []))
+      iex> [call] = Module.custom_calls(module)
+      iex> call.attributes
+      [{"a", "1 : i32"}, {"b", "true"}]
+  """
+  @spec custom_calls(t()) :: [custom_call()]
+  def custom_calls(%__MODULE__{ref: ref}) do
+    calls =
+      with nil <- unwrap_native!(Native.module_custom_calls(ref)) do
+        unwrap_native!(Native.module_custom_calls_dirty(ref))
+      end
+
+    for {function, target, api_version, config, mlir_attributes, operands, results} <- calls do
+      {attributes, backend_config} =
+        case config do
+          :absent -> {[], nil}
+          {:dictionary, entries} -> {entries, nil}
+          {:bytes, bytes} -> {[], bytes}
+        end
+
+      %{
+        function: function,
+        call_target_name: target,
+        api_version: api_version,
+        attributes: attributes,
+        backend_config: backend_config,
+        mlir_attributes: mlir_attributes,
+        operands: Enum.map(operands, &Typespec.from_native/1),
+        results: Enum.map(results, &Typespec.from_native/1)
+      }
+    end
+  end
+
+  # A context that others may be using can keep its caller waiting.
+  defp native_build(nil, graph, operations, bytes)
+       when operations <= @light_operations and bytes <= @light_bytes do
+    Native.module_build(nil, graph)
+  end
+
+  defp native_build(context, graph, _operations, _bytes) do
+    Native.module_build_dirty(context, graph)
+  end
+
+  # What the package wrote itself is read back without fail.
+  defp unwrap_native!({:ok, value}), do: value
+
+  defp split_results(results) do
+    if SpecTerms.proper_list?(results) do
+      {values, attributes} =
+        results
+        |> Enum.map(fn
+          {value, attributes} -> {value, attributes}
+          value -> {value, []}
+        end)
+        |> Enum.unzip()
+
+      Enum.find_value(attributes, {:ok, values, attributes}, fn attributes ->
+        with :ok <- SpecTerms.check_pairs(attributes, :result_attributes), do: nil
+      end)
+    else
+      {:error,
+       Error.new(:argument, "results: expected a list of values, got: #{inspect(results)}")}
+    end
+  end
+
+  defp check_name(nil, _option), do: :ok
+  defp check_name(name, _option) when is_binary(name), do: :ok
+
+  defp check_name(other, option) do
+    {:error,
+     Error.new(:argument, "expected #{inspect(option)} to be a binary, got: #{inspect(other)}",
+       field: option
+     )}
+  end
+
+  defp check_functions(functions) do
+    if SpecTerms.proper_list?(functions) and Enum.all?(functions, &is_struct(&1, Function)) do
+      :ok
+    else
+      {:error,
+       Error.new(
+         :argument,
+         "expected :functions to be a list of EXLA.CustomCall.Value.function/4, got: " <>
+           inspect(functions),
+         field: :functions
+       )}
+    end
+  end
+
+  defp context_ref(nil), do: {:ok, nil}
+  defp context_ref(%Context{ref: ref}), do: {:ok, ref}
+
+  defp context_ref(other) do
+    {:error,
+     Error.new(
+       :argument,
+       "expected :context to be an EXLA.CustomCall.Context, got: #{inspect(other)}",
+       field: :context
+     )}
+  end
+
+  defimpl String.Chars do
+    def to_string(module), do: EXLA.CustomCall.Module.to_string(module)
+  end
+
+  defimpl Inspect do
+    import Inspect.Algebra
+
+    def inspect(module, opts) do
+      concat([
+        "#EXLA.CustomCall.Module<",
+        to_doc(module.parameters, opts),
+        " -> ",
+        to_doc(module.results, opts),
+        ">"
+      ])
+    end
+  end
+end

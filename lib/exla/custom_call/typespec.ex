@@ -1,0 +1,245 @@
+defmodule EXLA.CustomCall.Typespec do
+  @moduledoc """
+  The type of a value: an element type and a shape, or a token.
+
+  Types are Nx types: `{:f, 32}` or the short form `:f32`.
+
+  | Nx type | StableHLO | bytes an element |
+  |---|---|---|
+  | `{:pred, 8}` | `i1` | 1 |
+  | `{:s, 2}`, `{:s, 4}`, `{:s, 8}`, `{:s, 16}`, `{:s, 32}`, `{:s, 64}` | `i2` ... `i64` | 1, 1, 1, 2, 4, 8 |
+  | `{:u, 2}`, `{:u, 4}`, `{:u, 8}`, `{:u, 16}`, `{:u, 32}`, `{:u, 64}` | `ui2` ... `ui64` | 1, 1, 1, 2, 4, 8 |
+  | `{:f, 8}`, `{:f8_e4m3fn, 8}` | `f8E5M2`, `f8E4M3FN` | 1 |
+  | `{:bf, 16}`, `{:f, 16}`, `{:f, 32}`, `{:f, 64}` | `bf16`, `f16`, `f32`, `f64` | 2, 2, 4, 8 |
+  | `{:c, 64}`, `{:c, 128}` | `complex<f32>`, `complex<f64>` | 8, 16 |
+
+  An element of less than a byte takes a whole one in binaries, its value in the low bits, as in
+  XLA's host literals.
+
+  A shape is a tuple of dimensions, each 0 or more; `{}` is a scalar.
+  """
+
+  alias EXLA.CustomCall.Error
+
+  @enforce_keys [:type, :shape]
+  defstruct [:type, :shape]
+
+  @type type :: {atom(), pos_integer()}
+  @type t :: %__MODULE__{type: type() | :token, shape: tuple()}
+
+  # The order is the NIF's. Each with its name in StableHLO and the bytes an element takes.
+  @types [
+    {{:pred, 8}, :pred, "i1", 1},
+    {{:s, 2}, :s2, "i2", 1},
+    {{:s, 4}, :s4, "i4", 1},
+    {{:s, 8}, :s8, "i8", 1},
+    {{:s, 16}, :s16, "i16", 2},
+    {{:s, 32}, :s32, "i32", 4},
+    {{:s, 64}, :s64, "i64", 8},
+    {{:u, 2}, :u2, "ui2", 1},
+    {{:u, 4}, :u4, "ui4", 1},
+    {{:u, 8}, :u8, "ui8", 1},
+    {{:u, 16}, :u16, "ui16", 2},
+    {{:u, 32}, :u32, "ui32", 4},
+    {{:u, 64}, :u64, "ui64", 8},
+    {{:f, 8}, :f8, "f8E5M2", 1},
+    {{:f8_e4m3fn, 8}, :f8_e4m3fn, "f8E4M3FN", 1},
+    {{:f, 16}, :f16, "f16", 2},
+    {{:bf, 16}, :bf16, "bf16", 2},
+    {{:f, 32}, :f32, "f32", 4},
+    {{:f, 64}, :f64, "f64", 8},
+    {{:c, 64}, :c64, "complex<f32>", 8},
+    {{:c, 128}, :c128, "complex<f64>", 16}
+  ]
+
+  @known "s and u of 2, 4, 8, 16, 32 and 64 bits, f of 8, 16, 32 and 64, {:f8_e4m3fn, 8}, " <>
+           "{:bf, 16}, c of 64 and 128, and {:pred, 8}"
+
+  @max_bytes 0x7FFF_FFFF_FFFF_FFFF
+
+  @doc """
+  The typespec of a tensor. Raises `ArgumentError` for an unknown type or a wrong shape; `cast/1`
+  returns the error instead.
+
+  ## Examples
+
+      iex> EXLA.CustomCall.Typespec.tensor({:f, 32}, {2, 3})
+      #EXLA.CustomCall.Typespec<f32[2][3]>
+
+      iex> EXLA.CustomCall.Typespec.tensor(:u8, {})
+      #EXLA.CustomCall.Typespec<u8>
+  """
+  @spec tensor(type() | atom(), tuple()) :: t()
+  def tensor(type, shape), do: %{type: type, shape: shape} |> cast() |> Error.unwrap!()
+
+  @doc """
+  The typespec of a token, the value that orders operations with side effects.
+
+  ## Examples
+
+      iex> EXLA.CustomCall.Typespec.token()
+      #EXLA.CustomCall.Typespec<token>
+  """
+  @spec token() :: t()
+  def token, do: %__MODULE__{type: :token, shape: {}}
+
+  @doc """
+  The typespec of anything with a `:type` and a `:shape`, such as an `Nx.Tensor`.
+
+  Raises `ArgumentError` where `cast/1` returns an error.
+
+  ## Examples
+
+      iex> EXLA.CustomCall.Typespec.from(%{type: {:s, 64}, shape: {4}})
+      #EXLA.CustomCall.Typespec<s64[4]>
+  """
+  @spec from(term()) :: t()
+  def from(template), do: template |> cast() |> Error.unwrap!()
+
+  @doc """
+  Like `from/1`, as `{:ok, typespec}` or `{:error, error}`.
+
+  ## Examples
+
+      iex> {:error, error} = EXLA.CustomCall.Typespec.cast(%{type: {:f, 32}, shape: {2, -1}})
+      iex> error.message
+      "expected the dimensions of a shape to be 0 or more, got -1 in {2, -1}"
+  """
+  @spec cast(term()) :: {:ok, t()} | {:error, Error.t()}
+  def cast(%{type: :token}), do: {:ok, token()}
+
+  def cast(%{type: type, shape: shape}) do
+    with {:ok, type} <- cast_type(type),
+         :ok <- check_shape(shape, type) do
+      {:ok, %__MODULE__{type: type, shape: shape}}
+    end
+  end
+
+  def cast(other) do
+    error(
+      "expected a template with :type and :shape, such as an Nx.Tensor or " <>
+        "EXLA.CustomCall.Typespec.tensor({:f, 32}, {2, 3}), got: #{inspect(other)}"
+    )
+  end
+
+  @doc false
+  # The long form of a type, or an error.
+  def cast_type(type)
+
+  for {long, short, _, _} <- @types do
+    def cast_type(unquote(long)), do: {:ok, unquote(long)}
+    def cast_type(unquote(short)), do: {:ok, unquote(long)}
+  end
+
+  def cast_type(other) do
+    error("unknown type #{inspect(other)}; the types are #{@known}")
+  end
+
+  @doc """
+  The bytes that a value takes in a binary; 0 for a token.
+
+  ## Examples
+
+      iex> EXLA.CustomCall.Typespec.byte_size(EXLA.CustomCall.Typespec.tensor({:bf, 16}, {2, 3}))
+      12
+  """
+  @spec byte_size(t()) :: non_neg_integer()
+  def byte_size(%__MODULE__{type: :token}), do: 0
+
+  def byte_size(%__MODULE__{type: type, shape: shape}) do
+    Tuple.product(shape) * element_size(type)
+  end
+
+  @doc """
+  The typespec as StableHLO writes it.
+
+  ## Examples
+
+      iex> EXLA.CustomCall.Typespec.to_text(EXLA.CustomCall.Typespec.tensor({:u, 16}, {2, 3}))
+      "tensor<2x3xui16>"
+  """
+  @spec to_text(t()) :: String.t()
+  def to_text(%__MODULE__{type: :token}), do: "!stablehlo.token"
+
+  def to_text(%__MODULE__{type: type, shape: shape}) do
+    dimensions = shape |> Tuple.to_list() |> Enum.map_join(&"#{&1}x")
+    "tensor<#{dimensions}#{element_text(type)}>"
+  end
+
+  @doc false
+  def to_native(%__MODULE__{type: :token}), do: :token
+  def to_native(%__MODULE__{type: type, shape: shape}), do: {element(type), Tuple.to_list(shape)}
+
+  @doc false
+  def from_native(:token), do: token()
+
+  def from_native({element, dimensions}) when is_integer(element) do
+    {type, _, _, _} = Enum.fetch!(@types, element)
+    %__MODULE__{type: type, shape: List.to_tuple(dimensions)}
+  end
+
+  # A type that this package does not emit stays the text that MLIR prints.
+  def from_native({:other, text}), do: text
+
+  for {{type, _, _, _}, index} <- Enum.with_index(@types) do
+    defp element(unquote(Macro.escape(type))), do: unquote(index)
+  end
+
+  for {type, _, _, size} <- @types do
+    defp element_size(unquote(Macro.escape(type))), do: unquote(size)
+  end
+
+  @doc false
+  def element_text(type)
+
+  for {type, _, text, _} <- @types do
+    def element_text(unquote(Macro.escape(type))), do: unquote(text)
+  end
+
+  @doc false
+  def short_name(:token), do: "token"
+
+  for {type, short, _, _} <- @types do
+    def short_name(unquote(Macro.escape(type))), do: unquote(Atom.to_string(short))
+  end
+
+  @doc false
+  def types, do: unquote(Macro.escape(Enum.map(@types, &elem(&1, 0))))
+
+  defp check_shape(shape, type) when is_tuple(shape) do
+    dimensions = Tuple.to_list(shape)
+
+    cond do
+      wrong = Enum.find(dimensions, &(not is_integer(&1))) ->
+        error(
+          "expected the dimensions of a shape to be integers, got #{inspect(wrong)} in #{inspect(shape)}"
+        )
+
+      wrong = Enum.find(dimensions, &(&1 < 0)) ->
+        error(
+          "expected the dimensions of a shape to be 0 or more, got #{wrong} in #{inspect(shape)}"
+        )
+
+      Enum.product([element_size(type) | Enum.reject(dimensions, &(&1 == 0))]) > @max_bytes ->
+        error("the shape #{inspect(shape)} of #{short_name(type)} takes more than 2^63 - 1 bytes")
+
+      true ->
+        :ok
+    end
+  end
+
+  defp check_shape(other, _type) do
+    error("expected a shape to be a tuple of dimensions such as {2, 3}, got: #{inspect(other)}")
+  end
+
+  defp error(message), do: {:error, Error.new(:type, message)}
+
+  defimpl Inspect do
+    def inspect(%{type: :token}, _opts), do: "#EXLA.CustomCall.Typespec<token>"
+
+    def inspect(%{type: type, shape: shape}, _opts) do
+      dimensions = shape |> Tuple.to_list() |> Enum.map_join(&"[#{&1}]")
+      "#EXLA.CustomCall.Typespec<#{EXLA.CustomCall.Typespec.short_name(type)}#{dimensions}>"
+    end
+  end
+end

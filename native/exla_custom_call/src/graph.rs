@@ -1,0 +1,181 @@
+//! Reads a graph from the terms that `EXLA.CustomCall.Module` sends.
+
+use crate::{atoms, error::Error};
+use rustler::{Binary, Decoder, NifResult, Term};
+use stablehlo_custom_call::{
+    Block, CustomCall, ElementType, Function, Graph, Limits, NamedText, Operation, OperationKind,
+    Output, Parameter, Type, ValueId,
+};
+
+/// Terms of another shape are a bug of this package and become an `ArgumentError`; only what a user
+/// can cause is an [`Error`].
+pub(crate) enum Refusal {
+    Term(rustler::Error),
+    Graph(Error),
+}
+
+impl From<rustler::Error> for Refusal {
+    fn from(error: rustler::Error) -> Self {
+        Self::Term(error)
+    }
+}
+
+type Decoded<T> = Result<T, Refusal>;
+
+/// `{name | nil, attributes, functions}`
+pub(crate) fn graph(term: Term<'_>) -> Decoded<Graph<'_>> {
+    let (name, attributes, functions): (Term, Term, Term) = term.decode()?;
+    Ok(Graph {
+        name: optional_bytes(name)?,
+        attributes: named_texts(attributes)?,
+        functions: list(functions, function)?,
+    })
+}
+
+/// `{name, private?, parameters, results, operations, outputs}`
+fn function(term: Term<'_>) -> Decoded<Function<'_>> {
+    let (name, private, parameters, results, operations, outputs): (
+        Term,
+        bool,
+        Term,
+        Term,
+        Term,
+        Vec<ValueId>,
+    ) = term.decode()?;
+    Ok(Function {
+        name: bytes(name)?,
+        private,
+        parameters: list(parameters, |term| {
+            let (value, r#type, attributes): (ValueId, Term, Term) = term.decode()?;
+            Ok(Parameter {
+                value,
+                r#type: tensor_type(r#type)?,
+                attributes: named_texts(attributes)?,
+            })
+        })?,
+        results: list(results, |term| {
+            let (r#type, attributes): (Term, Term) = term.decode()?;
+            Ok(Output {
+                r#type: tensor_type(r#type)?,
+                attributes: named_texts(attributes)?,
+            })
+        })?,
+        body: Block {
+            operations: list(operations, |term| operation(term, 0))?,
+            outputs,
+            ..Block::default()
+        },
+    })
+}
+
+/// `{kind, operands, first_result, result_types, regions}`
+fn operation(term: Term<'_>, depth: usize) -> Decoded<Operation<'_>> {
+    let (kind, operands, first_result, results, regions): (
+        Term,
+        Vec<ValueId>,
+        ValueId,
+        Term,
+        Term,
+    ) = term.decode()?;
+    Ok(Operation {
+        kind: operation_kind(kind)?,
+        operands,
+        first_result,
+        results: list(results, tensor_type)?,
+        regions: list(regions, |term| region(term, depth + 1))?,
+    })
+}
+
+/// `{arguments, operations, terminator | nil, outputs}`
+fn region(term: Term<'_>, depth: usize) -> Decoded<Block<'_>> {
+    // Reading recurses as building does, and comes first.
+    if depth > Limits::NESTING_CEILING {
+        return Err(Refusal::Graph(Error::Core(
+            stablehlo_custom_call::Error::RegionsTooDeep {
+                limit: Limits::NESTING_CEILING,
+            },
+        )));
+    }
+    let (arguments, operations, terminator, outputs): (Term, Term, Term, Vec<ValueId>) =
+        term.decode()?;
+    Ok(Block {
+        arguments: list(arguments, |term| {
+            let (value, r#type): (ValueId, Term) = term.decode()?;
+            Ok((value, tensor_type(r#type)?))
+        })?,
+        operations: list(operations, |term| operation(term, depth))?,
+        terminator: optional_bytes(terminator)?,
+        outputs,
+    })
+}
+
+const CUSTOM_CALL: u32 = 0;
+const CONSTANT: u32 = 1;
+const CALL: u32 = 2;
+const GENERIC: u32 = 3;
+
+fn operation_kind(term: Term<'_>) -> Decoded<OperationKind<'_>> {
+    let fields = rustler::types::tuple::get_tuple(term)?;
+    let tag: u32 = fields.first().ok_or(rustler::Error::BadArg)?.decode()?;
+    match (tag, &fields[1..]) {
+        (CUSTOM_CALL, [target, api_version, attributes, backend_config, mlir_attributes]) => {
+            Ok(OperationKind::CustomCall(CustomCall {
+                call_target_name: bytes(*target)?,
+                api_version: api_version.decode()?,
+                attributes: named_texts(*attributes)?,
+                backend_config: optional_bytes(*backend_config)?,
+                mlir_attributes: named_texts(*mlir_attributes)?,
+            }))
+        }
+        (CONSTANT, [data]) => Ok(OperationKind::Constant(bytes(*data)?)),
+        (CALL, [callee]) => Ok(OperationKind::Call(bytes(*callee)?)),
+        (GENERIC, [name, attributes]) => Ok(OperationKind::Generic {
+            name: bytes(*name)?,
+            attributes: named_texts(*attributes)?,
+        }),
+        _ => Err(rustler::Error::BadArg.into()),
+    }
+}
+
+/// `:token | {element_index, dimensions}`, the index into [`ElementType::ALL`].
+fn tensor_type(term: Term<'_>) -> Decoded<Type> {
+    if term.is_atom() && atoms::token() == term {
+        return Ok(Type::Token);
+    }
+    let (element, dimensions): (usize, Vec<i64>) = term.decode()?;
+    Ok(Type::Tensor {
+        element: *ElementType::ALL
+            .get(element)
+            .ok_or(rustler::Error::BadArg)?,
+        dimensions,
+    })
+}
+
+fn named_texts(term: Term<'_>) -> Decoded<Vec<NamedText<'_>>> {
+    list(term, |term| {
+        let (name, text): (Term, Term) = term.decode()?;
+        Ok(NamedText {
+            name: bytes(name)?,
+            text: bytes(text)?,
+        })
+    })
+}
+
+fn bytes<'a>(term: Term<'a>) -> NifResult<&'a [u8]> {
+    Ok(Binary::from_term(term)?.as_slice())
+}
+
+fn optional_bytes<'a>(term: Term<'a>) -> NifResult<Option<&'a [u8]>> {
+    if term.is_atom() && atoms::nil() == term {
+        return Ok(None);
+    }
+    bytes(term).map(Some)
+}
+
+fn list<'a, T>(term: Term<'a>, item: impl Fn(Term<'a>) -> Decoded<T>) -> Decoded<Vec<T>> {
+    let mut items = Vec::with_capacity(term.list_length()?);
+    for element in <rustler::ListIterator as Decoder>::decode(term)? {
+        items.push(item(element)?);
+    }
+    Ok(items)
+}

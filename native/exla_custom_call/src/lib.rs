@@ -1,0 +1,16 @@
+//! The NIF of the Mix package: terms in, terms out. What MLIR and PJRT do is in the crates
+//! `stablehlo_custom_call` and `pjrt_runtime`.
+//!
+//! Schedulers: a NIF that reads or builds something of bounded size runs on the caller's scheduler;
+//! its twin with `_dirty` in the name is for larger input, and Elixir chooses by size. What loads
+//! files runs on a dirty I/O scheduler. What compiles or executes runs on a thread of its own and
+//! answers by message, so that no scheduler waits for a device.
+
+mod atoms;
+mod context;
+mod error;
+mod graph;
+mod module;
+mod reaper;
+
+rustler::init!("Elixir.EXLA.CustomCall.Native");

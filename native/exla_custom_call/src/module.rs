@@ -1,0 +1,162 @@
+use crate::{
+    atoms,
+    context::ContextResource,
+    error::{binary, Error},
+    graph::{self, Refusal},
+};
+use rustler::{Binary, Encoder, Env, NifResult, Resource, ResourceArc, Term};
+use stablehlo_custom_call::{
+    BackendConfig, Context, ElementType, EmittedCall, EmittedType, Limits, Module, Type,
+};
+
+/// A built module, as bytes.
+///
+/// The MLIR it was built as is freed at once: a live context weighs some hundred kilobytes that the
+/// VM does not know of, and each one makes the making of the next slower.
+pub(crate) struct ModuleResource {
+    bytecode: Vec<u8>,
+    /// Printed while the MLIR was there, when that was cheap.
+    text: Option<String>,
+}
+
+#[rustler::resource_impl]
+impl Resource for ModuleResource {}
+
+impl ModuleResource {
+    pub(crate) fn bytecode(&self) -> &[u8] {
+        &self.bytecode
+    }
+
+    fn parse(&self) -> Result<Module, Error> {
+        Ok(Module::parse(
+            &Context::new(Limits::default()),
+            &self.bytecode,
+        )?)
+    }
+}
+
+/// A module of at most this many operations and bytes is printed when it is built, and read on the
+/// caller's scheduler: at some 5 microseconds an operation, well under a millisecond.
+const LIGHT_OPERATIONS: usize = 64;
+const LIGHT_BYTES: usize = 16 * 1024;
+
+/// The resource, and its bytecode as a binary that the resource keeps alive.
+type Built<'a> = NifResult<Result<(ResourceArc<ModuleResource>, Binary<'a>), Error>>;
+
+/// Builds a module from a whole graph, in the given context, or in a fresh one when it is `nil`.
+#[rustler::nif]
+fn module_build<'a>(env: Env<'a>, context: Term, graph: Term) -> Built<'a> {
+    build(env, context, graph)
+}
+
+#[rustler::nif(schedule = "DirtyCpu")]
+fn module_build_dirty<'a>(env: Env<'a>, context: Term, graph: Term) -> Built<'a> {
+    build(env, context, graph)
+}
+
+fn build<'a>(env: Env<'a>, context: Term, graph: Term) -> Built<'a> {
+    let context = if context.is_atom() {
+        Context::new(Limits::default())
+    } else {
+        let shared: ResourceArc<ContextResource> = context.decode()?;
+        shared.get()?.clone()
+    };
+    let graph = match graph::graph(graph) {
+        Ok(graph) => graph,
+        Err(Refusal::Graph(error)) => return Ok(Err(error)),
+        Err(Refusal::Term(error)) => return Err(error),
+    };
+    let module = match Module::build(&context, &graph) {
+        Ok(module) => module,
+        Err(error) => return Ok(Err(error.into())),
+    };
+    let light = module.operation_count() <= LIGHT_OPERATIONS && module.data_bytes() <= LIGHT_BYTES;
+    let resource = ResourceArc::new(ModuleResource {
+        bytecode: module.to_bytecode(),
+        text: light.then(|| module.to_text()),
+    });
+    let bytecode = resource.make_binary(env, |module| module.bytecode());
+    Ok(Ok((resource, bytecode)))
+}
+
+/// The text of a light module, or `nil`: then [`module_to_text_dirty`] makes it.
+#[rustler::nif]
+fn module_text(module: ResourceArc<ModuleResource>) -> Option<String> {
+    module.text.clone()
+}
+
+#[rustler::nif(schedule = "DirtyCpu")]
+fn module_to_text_dirty(module: ResourceArc<ModuleResource>) -> Result<String, Error> {
+    Ok(module.parse()?.to_text())
+}
+
+/// The custom calls of a light module, or `nil`: then [`module_custom_calls_dirty`] reads them.
+#[rustler::nif]
+fn module_custom_calls(
+    env: Env,
+    module: ResourceArc<ModuleResource>,
+) -> Result<Option<Vec<Term>>, Error> {
+    if module.text.is_none() {
+        return Ok(None);
+    }
+    custom_calls(env, &module).map(Some)
+}
+
+#[rustler::nif(schedule = "DirtyCpu")]
+fn module_custom_calls_dirty(
+    env: Env,
+    module: ResourceArc<ModuleResource>,
+) -> Result<Vec<Term>, Error> {
+    custom_calls(env, &module)
+}
+
+fn custom_calls<'a>(env: Env<'a>, module: &ModuleResource) -> Result<Vec<Term<'a>>, Error> {
+    let calls = module.parse()?.custom_calls();
+    Ok(calls.iter().map(|call| emitted(env, call)).collect())
+}
+
+/// `{function, target, api_version, backend_config, mlir_attributes, operands, results}`
+fn emitted<'a>(env: Env<'a>, call: &EmittedCall) -> Term<'a> {
+    let backend_config = match &call.backend_config {
+        BackendConfig::Absent => atoms::absent().encode(env),
+        BackendConfig::Bytes(bytes) => (atoms::bytes(), binary(env, bytes)).encode(env),
+        BackendConfig::Dictionary(entries) => {
+            (atoms::dictionary(), pairs(env, entries)).encode(env)
+        }
+    };
+    (
+        binary(env, &call.function),
+        binary(env, &call.call_target_name),
+        call.api_version,
+        backend_config,
+        pairs(env, &call.mlir_attributes),
+        types(env, &call.operands),
+        types(env, &call.results),
+    )
+        .encode(env)
+}
+
+fn pairs<'a>(env: Env<'a>, entries: &[(Vec<u8>, Vec<u8>)]) -> Vec<(Binary<'a>, Binary<'a>)> {
+    entries
+        .iter()
+        .map(|(name, text)| (binary(env, name), binary(env, text)))
+        .collect()
+}
+
+fn types<'a>(env: Env<'a>, types: &[EmittedType]) -> Vec<Term<'a>> {
+    types
+        .iter()
+        .map(|r#type| match r#type {
+            EmittedType::Known(Type::Token) => atoms::token().encode(env),
+            EmittedType::Known(Type::Tensor {
+                element,
+                dimensions,
+            }) => (
+                ElementType::ALL.iter().position(|e| e == element),
+                dimensions,
+            )
+                .encode(env),
+            EmittedType::Other(text) => (atoms::other(), binary(env, text)).encode(env),
+        })
+        .collect()
+}

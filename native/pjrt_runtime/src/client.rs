@@ -1,0 +1,389 @@
+//! Clients: a plugin's compiler and devices, brought up once.
+
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use pjrt_sys::*;
+
+use crate::api::{lossy, slice};
+use crate::args::Args;
+use crate::compile_options::CompileOptions;
+use crate::executable::Executable;
+use crate::ffi;
+use crate::library::Handler;
+use crate::named_value::{self, NamedValue};
+use crate::plugin::Plugin;
+use crate::Error;
+
+/// A PJRT client. Clones are the same client, which lives until the last clone, buffer and
+/// executable of it is dropped. Dropping the last one frees the devices and can take long.
+#[derive(Clone)]
+pub struct Client {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    handle: Handle,
+    platform_name: String,
+    platform_version: String,
+    process_index: i32,
+    devices: Vec<Device>,
+    /// The plugin's handles of `devices`, in the same order.
+    device_handles: Vec<NonNull<PJRT_Device>>,
+}
+
+/// The client that this process has to free.
+struct Handle {
+    plugin: &'static Plugin,
+    raw: NonNull<PJRT_Client>,
+}
+
+// SAFETY: PJRT clients may be used and freed from any thread; the device handles point to constant
+// data of the client.
+unsafe impl Send for Inner {}
+// SAFETY: as above.
+unsafe impl Sync for Inner {}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        let mut args = Args::<PJRT_Client_Destroy_Args>::new();
+        args.client = self.raw.as_ptr();
+        // SAFETY: this is the client's only owner, and everything made of it holds a `Client`.
+        let _ = unsafe { self.plugin.api().call(&mut args) };
+    }
+}
+
+/// One device of a client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// The id that device assignments name it by.
+    pub id: i32,
+    /// The vendor's name for this kind of device, `"cpu"` or `"NVIDIA H100 80GB HBM3"`.
+    pub kind: String,
+    /// Whether this process can use it.
+    pub addressable: bool,
+    /// The hardware's number, such as the CUDA ordinal; `None` where the platform has none.
+    pub local_hardware_id: Option<i32>,
+    /// What the platform writes of it into its own error messages.
+    pub debug_string: String,
+}
+
+impl Client {
+    /// Brings up a client. The options are the plugin's own, such as
+    /// `("cpu_device_count", Int64(2))` of the CPU plugin.
+    ///
+    /// # Errors
+    /// [`Error::CreateOption`], [`Error::Pjrt`] with the plugin's words, [`Error::MissingFunction`].
+    pub fn new(plugin: &'static Plugin, options: &[(String, NamedValue)]) -> Result<Self, Error> {
+        check_options(options)?;
+        let lent = named_value::to_plugin(options);
+        let mut args = Args::<PJRT_Client_Create_Args>::new();
+        args.create_options = lent.as_ptr();
+        args.num_options = lent.len();
+        // SAFETY: the options outlive the call. There are no callbacks: a client of one process
+        // needs no key-value store.
+        unsafe { plugin.api().call(&mut args) }?;
+        let raw = NonNull::new(args.client).ok_or(Error::NullResult {
+            name: "PJRT_Client_Create",
+            what: "client",
+        })?;
+        let handle = Handle { plugin, raw };
+        let (devices, device_handles) = handle.devices()?;
+        Ok(Self {
+            inner: Arc::new(Inner {
+                platform_name: handle.platform_name()?,
+                platform_version: handle.platform_version()?,
+                process_index: handle.process_index()?,
+                devices,
+                device_handles,
+                handle,
+            }),
+        })
+    }
+
+    /// The plugin that the client is of.
+    pub fn plugin(&self) -> &'static Plugin {
+        self.inner.handle.plugin
+    }
+
+    /// The platform's name, such as `"cpu"` or `"cuda"`.
+    pub fn platform_name(&self) -> &str {
+        &self.inner.platform_name
+    }
+
+    /// The platform's version, for people to read.
+    pub fn platform_version(&self) -> &str {
+        &self.inner.platform_version
+    }
+
+    /// The number of this process among those that share the devices; 0 where there is one only.
+    pub fn process_index(&self) -> i32 {
+        self.inner.process_index
+    }
+
+    /// All devices, also those of other processes.
+    pub fn devices(&self) -> &[Device] {
+        &self.inner.devices
+    }
+
+    /// The platform's name in XLA's registry of FFI handlers, which is another one than PJRT's.
+    pub fn ffi_platform(&self) -> &str {
+        match self.platform_name() {
+            name if name.eq_ignore_ascii_case("cpu") => "Host",
+            name if name.eq_ignore_ascii_case("cuda") => "CUDA",
+            name if name.eq_ignore_ascii_case("rocm") => "ROCM",
+            name => name,
+        }
+    }
+
+    /// Registers a handler for custom calls of `target` with `api_version = 4`.
+    ///
+    /// The registration holds for all clients of the plugin and for the life of the process.
+    /// Registering the same handler again does nothing. XLA calls the handler to ask for its
+    /// metadata. `traits` are those of `XLA_FFI_Handler_TraitsBits`; the handler's own are added.
+    ///
+    /// # Errors
+    /// [`Error::NoFfiExtension`], [`Error::NoRegisterHandler`], [`Error::HandlerRejected`],
+    /// [`Error::HandlerConflict`], or [`Error::Pjrt`].
+    pub fn register_handler(
+        &self,
+        target: &[u8],
+        handler: &Handler,
+        traits: u32,
+    ) -> Result<(), Error> {
+        ffi::register(self.plugin(), self.ffi_platform(), target, handler, traits)
+    }
+
+    /// Compiles an MLIR module, given as text or bytecode.
+    ///
+    /// Takes the stack that the module's operation chains need: call it on a thread of
+    /// [`crate::thread`]'s.
+    ///
+    /// # Errors
+    /// [`Error::CompileOptions`], or [`Error::Pjrt`] with the compiler's words.
+    pub fn compile(&self, program: &[u8], options: &CompileOptions) -> Result<Executable, Error> {
+        Executable::compile(self, program, options)
+    }
+
+    pub(crate) fn raw(&self) -> NonNull<PJRT_Client> {
+        self.inner.handle.raw
+    }
+
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
+    /// The handle of an addressable device.
+    pub(crate) fn device_handle(&self, id: i32) -> Result<NonNull<PJRT_Device>, Error> {
+        let devices = || self.devices().iter().zip(&self.inner.device_handles);
+        devices()
+            .find(|(device, _)| device.id == id && device.addressable)
+            .map(|(_, &handle)| handle)
+            .ok_or_else(|| Error::NoSuchDevice {
+                id,
+                available: devices()
+                    .filter(|(device, _)| device.addressable)
+                    .map(|(device, _)| device.id)
+                    .collect(),
+            })
+    }
+
+    /// The id of a device of this client by its handle.
+    pub(crate) fn device_id(&self, handle: *mut PJRT_Device) -> Option<i32> {
+        let handles = &self.inner.device_handles;
+        let index = handles.iter().position(|known| known.as_ptr() == handle)?;
+        Some(self.devices().get(index)?.id)
+    }
+}
+
+/// The most devices that a CPU client is asked for. Each has threads of its own; 100,000 take the
+/// plugin minutes.
+const MOST_CPU_DEVICES: i64 = 1_024;
+
+/// Refuses what CPU plugins do not check: a count of another type or below zero ends the process,
+/// one beyond 32 bits is cut, and with no device at all nothing runs.
+fn check_options(options: &[(String, NamedValue)]) -> Result<(), Error> {
+    for (name, value) in options {
+        if name != "cpu_device_count" || matches!(value, NamedValue::Int64(1..=MOST_CPU_DEVICES)) {
+            continue;
+        }
+        return Err(Error::CreateOption {
+            name: name.clone(),
+            reason: format!("takes an Int64 from 1 to {MOST_CPU_DEVICES}, {value:?} was given"),
+        });
+    }
+    Ok(())
+}
+
+impl Handle {
+    fn platform_name(&self) -> Result<String, Error> {
+        let mut args = Args::<PJRT_Client_PlatformName_Args>::new();
+        args.client = self.raw.as_ptr();
+        // SAFETY: the client is alive, and the text is the client's.
+        unsafe {
+            self.plugin.api().call(&mut args)?;
+            Ok(lossy(args.platform_name, args.platform_name_size))
+        }
+    }
+
+    fn platform_version(&self) -> Result<String, Error> {
+        let mut args = Args::<PJRT_Client_PlatformVersion_Args>::new();
+        args.client = self.raw.as_ptr();
+        // SAFETY: the client is alive, and the text is the client's.
+        unsafe {
+            self.plugin.api().call(&mut args)?;
+            Ok(lossy(args.platform_version, args.platform_version_size))
+        }
+    }
+
+    fn process_index(&self) -> Result<i32, Error> {
+        let mut args = Args::<PJRT_Client_ProcessIndex_Args>::new();
+        args.client = self.raw.as_ptr();
+        // SAFETY: the client is alive.
+        unsafe { self.plugin.api().call(&mut args) }?;
+        Ok(args.process_index)
+    }
+
+    fn devices(&self) -> Result<(Vec<Device>, Vec<NonNull<PJRT_Device>>), Error> {
+        let mut args = Args::<PJRT_Client_Devices_Args>::new();
+        args.client = self.raw.as_ptr();
+        // SAFETY: the client is alive, and the list is the client's.
+        let handles = unsafe {
+            self.plugin.api().call(&mut args)?;
+            slice(args.devices, args.num_devices)
+        };
+        handles
+            .iter()
+            .filter_map(|&handle| NonNull::new(handle))
+            .map(|handle| Ok((self.device(handle)?, handle)))
+            .collect()
+    }
+
+    fn device(&self, handle: NonNull<PJRT_Device>) -> Result<Device, Error> {
+        let api = self.plugin.api();
+        let device = handle.as_ptr();
+
+        let mut addressable = Args::<PJRT_Device_IsAddressable_Args>::new();
+        addressable.device = device;
+        let mut hardware = Args::<PJRT_Device_LocalHardwareId_Args>::new();
+        hardware.device = device;
+        let mut description = Args::<PJRT_Device_GetDescription_Args>::new();
+        description.device = device;
+        // SAFETY: the device lives as long as the client.
+        let local_hardware_id = unsafe {
+            api.call(&mut addressable)?;
+            api.call(&mut description)?;
+            // By the header -1 is "undefined"; a device of another process has none at all.
+            let known = api.call(&mut hardware).is_ok() && hardware.local_hardware_id >= 0;
+            known.then_some(hardware.local_hardware_id)
+        };
+
+        let mut id = Args::<PJRT_DeviceDescription_Id_Args>::new();
+        id.device_description = description.device_description;
+        let mut kind = Args::<PJRT_DeviceDescription_Kind_Args>::new();
+        kind.device_description = description.device_description;
+        let mut debug = Args::<PJRT_DeviceDescription_DebugString_Args>::new();
+        debug.device_description = description.device_description;
+        // SAFETY: the description lives as long as the device, and the texts as long as it.
+        unsafe {
+            api.call(&mut id)?;
+            api.call(&mut kind)?;
+            api.call(&mut debug)?;
+            Ok(Device {
+                id: id.id,
+                kind: lossy(kind.device_kind, kind.device_kind_size),
+                addressable: addressable.is_addressable,
+                local_hardware_id,
+                debug_string: lossy(debug.debug_string, debug.debug_string_size),
+            })
+        }
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Client")
+            .field("platform_name", &self.inner.platform_name)
+            .field("devices", &self.inner.devices.len())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorCode;
+    use crate::test_support::{client, cpu_plugin, ADD};
+
+    #[test]
+    fn a_client_names_its_platform() {
+        let client = client();
+        assert_eq!(client.platform_name(), "cpu");
+        assert_eq!(client.ffi_platform(), "Host");
+        assert_eq!(client.process_index(), 0);
+        assert!(!client.platform_version().is_empty());
+        assert!(std::ptr::eq(client.plugin(), cpu_plugin()));
+    }
+
+    #[test]
+    fn the_create_options_reach_the_plugin() {
+        let options = [("cpu_device_count".to_owned(), NamedValue::Int64(2))];
+        let client = Client::new(cpu_plugin(), &options).unwrap();
+        let ids: Vec<i32> = client.devices().iter().map(|device| device.id).collect();
+        assert_eq!(ids, vec![0, 1]);
+        assert!(client.devices().iter().all(|device| device.addressable));
+        assert!(client.devices().iter().all(|device| device.kind == "cpu"));
+    }
+
+    #[test]
+    fn a_device_count_that_would_end_the_process_is_refused() {
+        let message = |value: NamedValue| {
+            let options = [("cpu_device_count".to_owned(), value)];
+            Client::new(cpu_plugin(), &options).unwrap_err().to_string()
+        };
+        assert_eq!(
+            message(NamedValue::String("two".to_owned())),
+            "create option cpu_device_count: takes an Int64 from 1 to 1024, String(\"two\") was given"
+        );
+        assert!(message(NamedValue::Int64(-1)).ends_with("Int64(-1) was given"));
+        assert!(message(NamedValue::Int64(0)).ends_with("Int64(0) was given"));
+        assert!(message(NamedValue::Int64(i64::MAX)).contains("from 1 to 1024"));
+    }
+
+    #[test]
+    fn an_unknown_option_is_ignored_or_gets_the_plugins_words() {
+        let options = [("no_such_option".to_owned(), NamedValue::Bool(true))];
+        match Client::new(cpu_plugin(), &options) {
+            Ok(client) => assert_eq!(client.platform_name(), "cpu"),
+            Err(Error::Pjrt { code, message }) => {
+                assert_eq!(code, ErrorCode::InvalidArgument);
+                assert!(message.contains("no_such_option"), "{message}");
+            }
+            Err(other) => panic!("{other}"),
+        }
+    }
+
+    #[test]
+    fn an_executable_keeps_its_client_alive() {
+        let client = Client::new(cpu_plugin(), &[]).unwrap();
+        let executable = client
+            .compile(ADD.as_bytes(), &CompileOptions::default())
+            .unwrap();
+        drop(client);
+        assert_eq!(executable.client().platform_name(), "cpu");
+        assert_eq!(executable.outputs().len(), 1);
+    }
+
+    #[test]
+    fn a_device_that_is_not_there_is_named() {
+        let error = client().device_handle(1_000).unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .starts_with("the client has no addressable device 1000;"),
+            "{error}"
+        );
+    }
+}

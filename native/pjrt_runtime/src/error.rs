@@ -1,0 +1,248 @@
+//! What can go wrong, each with what was found and what would be right.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use crate::element_type::TensorType;
+
+/// Every way in which this crate's functions fail.
+///
+/// Indexes of inputs count from 0, as in the entry function; sizes are bytes.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// There is no file where the plugin should be.
+    #[error("no PJRT plugin at {}: there is no such file", path.display())]
+    PluginNotFound { path: PathBuf },
+
+    /// There is no file where the handler library should be.
+    #[error("no handler library at {}: there is no such file", path.display())]
+    LibraryNotFound { path: PathBuf },
+
+    /// The dynamic loader refuses the file.
+    #[error("{} cannot be loaded as a shared object: {reason}", path.display())]
+    NotASharedObject { path: PathBuf, reason: String },
+
+    /// A shared object, but not a plugin.
+    #[error("{} is a shared object but no PJRT plugin: it exports no GetPjrtApi", path.display())]
+    NoGetPjrtApi { path: PathBuf },
+
+    /// `GetPjrtApi` returned no function table.
+    #[error("GetPjrtApi of {} returned a null pointer instead of its function table", path.display())]
+    NullApi { path: PathBuf },
+
+    /// The plugin's function table has another layout than the one this crate was built for.
+    #[error(
+        "{} speaks PJRT API {major}.{minor}; this library works with API {supported_major}.{minimum_minor} \
+         and later minor versions of {supported_major}",
+        path.display()
+    )]
+    UnsupportedApi {
+        path: PathBuf,
+        major: i32,
+        minor: i32,
+        supported_major: i32,
+        minimum_minor: i32,
+    },
+
+    /// The plugin's function table ends before the function, or holds a null pointer in its place.
+    #[error("the PJRT plugin does not implement {name}")]
+    MissingFunction { name: &'static str },
+
+    /// The plugin's own words.
+    #[error("{code}: {message}")]
+    Pjrt { code: ErrorCode, message: String },
+
+    /// The plugin reported success and left out what it should have returned.
+    #[error("{name} reported success but returned no {what}")]
+    NullResult {
+        name: &'static str,
+        what: &'static str,
+    },
+
+    /// A handler library has no such function.
+    #[error("{} has no handler function {symbol:?}: {reason}", library.display())]
+    SymbolMissing {
+        library: PathBuf,
+        symbol: String,
+        reason: String,
+    },
+
+    /// The plugin cannot take FFI handlers.
+    #[error("{} has no FFI extension, so it takes no custom call handlers", path.display())]
+    NoFfiExtension { path: PathBuf },
+
+    /// The plugin's FFI extension is too old to take handlers.
+    #[error("the FFI extension of {} has no register_handler function", path.display())]
+    NoRegisterHandler { path: PathBuf },
+
+    /// The handler did not pass the handshake that XLA makes at registration.
+    #[error("handler for target {target:?} rejected: {reason}")]
+    HandlerRejected { target: String, reason: String },
+
+    /// XLA keeps the first handler of a name for the life of the process.
+    #[error(
+        "target {target:?} already has another handler on platform {platform}: {registered}; \
+         a process keeps the first one, choose another target name"
+    )]
+    HandlerConflict {
+        target: String,
+        platform: String,
+        registered: String,
+    },
+
+    /// A create option that would end the process instead of being refused by the plugin.
+    #[error("create option {name}: {reason}")]
+    CreateOption { name: String, reason: String },
+
+    /// Compile options that contradict themselves or the client.
+    #[error("compile options: {0}")]
+    CompileOptions(String),
+
+    /// The number of inputs is not the entry function's.
+    #[error("the executable takes {expected} inputs, {found} were given")]
+    InputCount { expected: usize, found: usize },
+
+    /// An input's bytes do not fill its type and shape.
+    #[error("input {index}: {tensor} takes {expected} bytes, {found} were given")]
+    InputSize {
+        index: usize,
+        tensor: TensorType,
+        expected: usize,
+        found: usize,
+    },
+
+    /// An input's type or shape is not the entry function's.
+    #[error("input {index}: the executable takes {expected}, {found} was given")]
+    InputType {
+        index: usize,
+        expected: TensorType,
+        found: TensorType,
+    },
+
+    /// A shape that no tensor can have.
+    #[error("input {index}: {reason}")]
+    InputShape { index: usize, reason: String },
+
+    /// An output's bytes are not what its type and shape say.
+    #[error("output {index}: {tensor} takes {expected} bytes, the plugin returned {found}")]
+    OutputSize {
+        index: usize,
+        tensor: TensorType,
+        expected: usize,
+        found: usize,
+    },
+
+    /// Inputs were given for another number of devices than the executable runs on.
+    #[error("the executable runs on {expected} devices, inputs for {found} were given")]
+    DeviceCount { expected: usize, found: usize },
+
+    /// The client has no such addressable device.
+    #[error(
+        "the client has no addressable device {id}; its addressable devices are {available:?}"
+    )]
+    NoSuchDevice { id: i32, available: Vec<i32> },
+
+    /// A buffer of another client.
+    #[error("input {index}: the buffer belongs to another client than the executable")]
+    ForeignBuffer { index: usize },
+
+    /// A buffer or executable that was given up earlier.
+    #[error("the {what} was deleted and can be used no more")]
+    Deleted { what: &'static str },
+
+    /// A type the plugin named and this crate does not know.
+    #[error("the plugin returned element type code {code}, which this library does not know")]
+    UnknownElementType { code: u32 },
+
+    /// A type that has no bytes on the host.
+    #[error("a {element_type} has no bytes to move between host and device")]
+    NoHostBytes { element_type: crate::ElementType },
+
+    /// A thread could not be started, or ended by a panic.
+    #[error("thread {name:?}: {reason}")]
+    Thread { name: String, reason: String },
+}
+
+/// The status codes of `PJRT_Error_Code` in `xla/pjrt/c/pjrt_c_api.h`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorCode {
+    Ok,
+    Cancelled,
+    Unknown,
+    InvalidArgument,
+    DeadlineExceeded,
+    NotFound,
+    AlreadyExists,
+    PermissionDenied,
+    ResourceExhausted,
+    FailedPrecondition,
+    Aborted,
+    OutOfRange,
+    Unimplemented,
+    Internal,
+    Unavailable,
+    DataLoss,
+    Unauthenticated,
+    /// A code that is none of the above.
+    Other(u32),
+}
+
+impl ErrorCode {
+    pub(crate) fn from_code(code: u32) -> Self {
+        match code {
+            0 => Self::Ok,
+            1 => Self::Cancelled,
+            2 => Self::Unknown,
+            3 => Self::InvalidArgument,
+            4 => Self::DeadlineExceeded,
+            5 => Self::NotFound,
+            6 => Self::AlreadyExists,
+            7 => Self::PermissionDenied,
+            8 => Self::ResourceExhausted,
+            9 => Self::FailedPrecondition,
+            10 => Self::Aborted,
+            11 => Self::OutOfRange,
+            12 => Self::Unimplemented,
+            13 => Self::Internal,
+            14 => Self::Unavailable,
+            15 => Self::DataLoss,
+            16 => Self::Unauthenticated,
+            other => Self::Other(other),
+        }
+    }
+
+    /// The code's name as XLA spells it, `"INVALID_ARGUMENT"`; `"OTHER"` for a code that has none.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ok => "OK",
+            Self::Cancelled => "CANCELLED",
+            Self::Unknown => "UNKNOWN",
+            Self::InvalidArgument => "INVALID_ARGUMENT",
+            Self::DeadlineExceeded => "DEADLINE_EXCEEDED",
+            Self::NotFound => "NOT_FOUND",
+            Self::AlreadyExists => "ALREADY_EXISTS",
+            Self::PermissionDenied => "PERMISSION_DENIED",
+            Self::ResourceExhausted => "RESOURCE_EXHAUSTED",
+            Self::FailedPrecondition => "FAILED_PRECONDITION",
+            Self::Aborted => "ABORTED",
+            Self::OutOfRange => "OUT_OF_RANGE",
+            Self::Unimplemented => "UNIMPLEMENTED",
+            Self::Internal => "INTERNAL",
+            Self::Unavailable => "UNAVAILABLE",
+            Self::DataLoss => "DATA_LOSS",
+            Self::Unauthenticated => "UNAUTHENTICATED",
+            Self::Other(_) => "OTHER",
+        }
+    }
+}
+
+impl fmt::Display for ErrorCode {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Other(code) => write!(formatter, "error code {code}"),
+            known => formatter.write_str(known.name()),
+        }
+    }
+}

@@ -1,0 +1,238 @@
+use crate::{
+    context::Inner,
+    error::Error,
+    graph::NamedText,
+    limits::Limits,
+    names, scan,
+    sink::{collect, string_ref},
+};
+use melior::ir::{Attribute, AttributeLike, Identifier};
+use mlir_sys::{
+    mlirAttributeParseGet, mlirAttributePrint, mlirDictionaryAttrGet, mlirNamedAttributeGet,
+    mlirStringAttrGet,
+};
+
+pub(crate) type Named<'c> = (Identifier<'c>, Attribute<'c>);
+
+/// Parses one attribute text, alone: no text can reach into its neighbours.
+pub(crate) fn parse<'c>(
+    inner: &'c Inner,
+    limits: &Limits,
+    field: &'static str,
+    attribute: &NamedText<'_>,
+) -> Result<Attribute<'c>, Error> {
+    scan::check(field, attribute, limits)?;
+    inner.diagnostics.take();
+    // MLIR takes white space before the text for trailing characters after it.
+    let text = attribute.text.trim_ascii();
+    // SAFETY: MLIR reads the text during the call only; a null attribute becomes None.
+    let parsed = unsafe {
+        Attribute::from_option_raw(mlirAttributeParseGet(
+            inner.context().to_raw(),
+            string_ref(text),
+        ))
+    };
+    let said = inner.diagnostics.take();
+    parsed.ok_or_else(|| {
+        let first = said.into_iter().next();
+        let (message, at) = first.map_or(("it does not parse".into(), 0), |diagnostic| {
+            let at = scan::offset(text, diagnostic.line, diagnostic.column);
+            (diagnostic.message, at)
+        });
+        let leading = attribute.text.len() - attribute.text.trim_ascii_start().len();
+        let (line, column) = scan::position(attribute.text, leading + next_token(text, at));
+        Error::Syntax {
+            field,
+            name: attribute.name.into(),
+            text: attribute.text.into(),
+            message,
+            line,
+            column,
+        }
+    })
+}
+
+/// MLIR reports a wrong token at the end of the one before it; a reader looks for the token itself.
+fn next_token(text: &[u8], at: usize) -> usize {
+    let skipped = text[at..]
+        .iter()
+        .take_while(|&&byte| matches!(byte, b' ' | b'\t' | b'\n' | b'\r'))
+        .count();
+    at + skipped
+}
+
+/// Checks and parses a list of attributes.
+pub(crate) fn parse_all<'c>(
+    inner: &'c Inner,
+    limits: &Limits,
+    field: &'static str,
+    attributes: &[NamedText<'_>],
+) -> Result<Vec<Named<'c>>, Error> {
+    let names = names::check(field, attributes)?;
+    names
+        .into_iter()
+        .zip(attributes)
+        .map(|(name, attribute)| {
+            Ok((
+                Identifier::new(inner.context(), name),
+                parse(inner, limits, field, attribute)?,
+            ))
+        })
+        .collect()
+}
+
+/// A string attribute of any bytes.
+pub(crate) fn string<'c>(inner: &'c Inner, bytes: &[u8]) -> Attribute<'c> {
+    // SAFETY: MLIR copies the bytes; the result is never null.
+    unsafe {
+        Attribute::from_raw(mlirStringAttrGet(
+            inner.context().to_raw(),
+            string_ref(bytes),
+        ))
+    }
+}
+
+/// A dictionary attribute; its names must be distinct.
+pub(crate) fn dictionary<'c>(inner: &'c Inner, attributes: &[Named<'c>]) -> Attribute<'c> {
+    let entries: Vec<_> = attributes
+        .iter()
+        // SAFETY: both belong to the live context.
+        .map(|(name, value)| unsafe { mlirNamedAttributeGet(name.to_raw(), value.to_raw()) })
+        .collect();
+    // SAFETY: the entries are readable for their count during the call.
+    unsafe {
+        Attribute::from_raw(mlirDictionaryAttrGet(
+            inner.context().to_raw(),
+            entries.len() as isize,
+            entries.as_ptr(),
+        ))
+    }
+}
+
+pub(crate) fn print(attribute: &Attribute<'_>) -> Vec<u8> {
+    // SAFETY: the attribute is live for the call.
+    collect(|callback, data| unsafe {
+        mlirAttributePrint(attribute.to_raw(), Some(callback), data);
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Context;
+
+    fn text(text: &[u8]) -> NamedText<'_> {
+        NamedText { name: b"k", text }
+    }
+
+    fn printed(bytes: &[u8]) -> Result<String, String> {
+        let context = Context::new(Limits::default());
+        let inner = context.lock();
+        parse(&inner, &Limits::default(), "attributes", &text(bytes))
+            .map(|attribute| String::from_utf8(print(&attribute)).unwrap())
+            .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_text_parses_to_the_attribute_that_mlir_makes_of_it() {
+        assert_eq!(printed(b"42 : i64").unwrap(), "42 : i64");
+        assert_eq!(
+            printed(b" \n[dense<[1, 0]> : tensor<2xindex>]\t").unwrap(),
+            "[dense<[1, 0]> : tensor<2xindex>]"
+        );
+        assert_eq!(
+            printed(b"#sdy.sharding_rule<([i])->([i]) {i=2}>").unwrap(),
+            "#sdy.sharding_rule<([i])->([i]) {i=2}>"
+        );
+    }
+
+    #[test]
+    fn a_text_cannot_close_its_neighbours_bracket() {
+        assert_eq!(
+            printed(b"1 : i64}, evil = {").unwrap_err(),
+            r#"attributes: the text of "k" is not an MLIR attribute: found trailing characters: '}, evil = {', at line 1, column 8: "1 : i64}, evil = {""#
+        );
+    }
+
+    #[test]
+    fn a_text_that_does_not_parse_is_refused_with_mlirs_words_and_the_column() {
+        assert_eq!(
+            printed(b"[1 : i64, oops]").unwrap_err(),
+            r#"attributes: the text of "k" is not an MLIR attribute: expected attribute value, at line 1, column 11: "[1 : i64, oops]""#
+        );
+        assert_eq!(
+            printed(b"").unwrap_err(),
+            r#"attributes: the text of "k" is not an MLIR attribute: expected attribute value, at line 1, column 1: """#
+        );
+        assert_eq!(
+            printed(b"\n  [1,\n   oops]").unwrap_err(),
+            r#"attributes: the text of "k" is not an MLIR attribute: expected attribute value, at line 3, column 4: "   oops]""#
+        );
+    }
+
+    #[test]
+    fn a_text_of_bytes_that_are_not_utf8_neither_panics_nor_passes_silently_changed() {
+        assert!(printed(b"\xff\xfe")
+            .unwrap_err()
+            .contains("is not an MLIR attribute"));
+        let context = Context::new(Limits::default());
+        let inner = context.lock();
+        let parsed = parse(&inner, &Limits::default(), "attributes", &text(b"\"\xff\""));
+        assert_eq!(print(&parsed.unwrap()), br#""\FF""#);
+    }
+
+    #[test]
+    fn a_string_attribute_keeps_every_byte() {
+        let context = Context::new(Limits::default());
+        let inner = context.lock();
+        assert_eq!(
+            print(&string(&inner, b"a\"\\\n\0\xff\xc3\xa9")),
+            br#""a\22\\\0A\00\FF\C3\A9""#
+        );
+    }
+
+    #[test]
+    fn texts_at_the_ceiling_parse_on_a_stack_of_320_kib_and_deeper_ones_are_refused() {
+        let shapes: [(&str, &str, &str); 6] = [
+            ("[", "1", "]"),
+            ("{a = ", "1", "}"),
+            ("#a.b<", "1", ">"),
+            ("tuple<", "i1", ">"),
+            ("(i1) -> (", "i1", ")"),
+            ("[#a.b<{c = [", "1", "]}>]"),
+        ];
+        for (open, middle, close) in shapes {
+            let brackets = open.matches(['[', '{', '(', '<']).count() - open.matches([')']).count();
+            let repeat = Limits::NESTING_CEILING / brackets;
+            let nested = format!("{}{middle}{}", open.repeat(repeat), close.repeat(repeat));
+            let deeper = format!("{}{nested}{}", open.repeat(5), close.repeat(5));
+            let outcome = std::thread::Builder::new()
+                .stack_size(320 * 1024)
+                .spawn(move || (printed(nested.as_bytes()), printed(deeper.as_bytes())))
+                .unwrap()
+                .join()
+                .unwrap();
+            let (at_the_ceiling, deeper) = outcome;
+            assert!(at_the_ceiling.is_ok(), "{open}: {at_the_ceiling:?}");
+            assert!(
+                deeper.unwrap_err().contains("nests deeper than 64"),
+                "{open}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_longest_affine_expression_parses_on_a_stack_of_320_kib() {
+        let minus = format!("affine_map<(d0) -> ({}d0)>", "-".repeat(63));
+        let sum = format!("affine_map<(d0) -> (d0{})>", " + d0 * 2".repeat(32));
+        for text in [minus, sum] {
+            let outcome = std::thread::Builder::new()
+                .stack_size(320 * 1024)
+                .spawn(move || printed(text.as_bytes()))
+                .unwrap()
+                .join()
+                .unwrap();
+            assert!(outcome.is_ok(), "{outcome:?}");
+        }
+    }
+}

@@ -1,0 +1,290 @@
+use std::fmt::{self, Display, Formatter};
+
+/// What sort of thing an [`Error`] found wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// An attribute, function or operation name.
+    Name,
+    /// An attribute text: its syntax, length or nesting.
+    Text,
+    /// A field of the custom call against another of its fields.
+    Spec,
+    /// A tensor type or the bytes of a constant.
+    Type,
+    /// The graph's shape: value numbers, regions, function results.
+    Graph,
+}
+
+/// Why a graph was refused. The message names the field, the attribute, the place and the remedy.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    #[error("{field}: the attribute name at index {index} is empty; give every attribute a name")]
+    EmptyName { field: &'static str, index: usize },
+
+    #[error("{field}: the attribute name {} is not valid UTF-8; MLIR identifiers are UTF-8 text", Quoted(.name))]
+    NameNotUtf8 { field: &'static str, name: Vec<u8> },
+
+    #[error("{field}: the attribute name {} holds a NUL byte; MLIR identifiers cannot", Quoted(.name))]
+    NameWithNul { field: &'static str, name: Vec<u8> },
+
+    #[error("{field}: the attribute name {} is given twice; give each name once", Quoted(.name))]
+    DuplicateName { field: &'static str, name: Vec<u8> },
+
+    #[error("{field}: the attribute name {} is reserved; {remedy}", Quoted(.name))]
+    ReservedName {
+        field: &'static str,
+        name: Vec<u8>,
+        remedy: &'static str,
+    },
+
+    #[error("{field}: the text of {} is not an MLIR attribute: {message}, at line {line}, column {column}: {}", Quoted(.name), Excerpt(.text, .line, .column))]
+    Syntax {
+        field: &'static str,
+        name: Vec<u8>,
+        text: Vec<u8>,
+        message: String,
+        line: usize,
+        column: usize,
+    },
+
+    #[error("{field}: the text of {} has {found} bytes, more than the limit of {limit}; pass large data as an operand, or raise max_text_bytes of the context", Quoted(.name))]
+    TextTooLong {
+        field: &'static str,
+        name: Vec<u8>,
+        found: usize,
+        limit: usize,
+    },
+
+    #[error("{field}: the text of {} nests deeper than {limit} at line {line}, column {column}: {}; flatten it", Quoted(.name), Excerpt(.text, .line, .column))]
+    TextTooDeep {
+        field: &'static str,
+        name: Vec<u8>,
+        text: Vec<u8>,
+        limit: usize,
+        line: usize,
+        column: usize,
+    },
+
+    #[error("api_version: {found} is not one of 1, 2, 3 and 4; use 4 for a typed FFI handler")]
+    ApiVersion { found: i64 },
+
+    #[error("backend_config: a binary needs api_version 1, 2 or 3, and api_version is 4; with 4 the backend_config is a dictionary, given as attributes")]
+    BackendConfigForTypedFfi,
+
+    #[error("attributes: they need api_version 4, and api_version is {api_version}; below 4 the backend_config is a string, given as the field backend_config")]
+    AttributesForOldApi { api_version: i64 },
+
+    #[error("{place}: dimension {index} is {found}; a dimension is 0 or more")]
+    NegativeDimension {
+        place: String,
+        index: usize,
+        found: i64,
+    },
+
+    #[error(
+        "{place}: the dimensions {dimensions:?} of {element_type} take more than 2^63 - 1 bytes"
+    )]
+    TensorTooLarge {
+        place: String,
+        dimensions: Vec<i64>,
+        element_type: &'static str,
+    },
+
+    #[error("constant: {expected} bytes make a {tensor}, and there are {found}")]
+    ConstantSize {
+        tensor: String,
+        expected: usize,
+        found: usize,
+    },
+
+    #[error("constant: a token has no value; use the operation stablehlo.create_token")]
+    ConstantToken,
+
+    #[error("the operation name {} is not one of MLIR: a dialect, a dot and a name of letters, digits, '_', '$' and '.', as in \"stablehlo.add\"", Quoted(.name))]
+    OperationName { name: Vec<u8> },
+
+    #[error("the operation {} belongs to a dialect that is emitted from the graph itself; functions, calls and returns are written as such, not as operations", Quoted(.name))]
+    OperationDialect { name: Vec<u8> },
+
+    #[error("the function name {} {problem}", Quoted(.name))]
+    FunctionName {
+        name: Vec<u8>,
+        problem: &'static str,
+    },
+
+    #[error(
+        "{place}: value {value} is used before it is defined or outside the region that defines it"
+    )]
+    UndefinedValue { place: String, value: u32 },
+
+    #[error("value {value} is defined twice")]
+    RedefinedValue { value: u32 },
+
+    #[error("regions nest deeper than {limit}; move inner computations into functions")]
+    RegionsTooDeep { limit: usize },
+
+    #[error("MLIR refuses the operation {operation}: {message}")]
+    Operation { operation: String, message: String },
+
+    #[error("MLIR refuses the module: {message}")]
+    Verification { message: String },
+}
+
+impl Error {
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::EmptyName { .. }
+            | Self::NameNotUtf8 { .. }
+            | Self::NameWithNul { .. }
+            | Self::DuplicateName { .. }
+            | Self::ReservedName { .. }
+            | Self::OperationName { .. }
+            | Self::OperationDialect { .. }
+            | Self::FunctionName { .. } => ErrorKind::Name,
+            Self::Syntax { .. } | Self::TextTooLong { .. } | Self::TextTooDeep { .. } => {
+                ErrorKind::Text
+            }
+            Self::ApiVersion { .. }
+            | Self::BackendConfigForTypedFfi
+            | Self::AttributesForOldApi { .. } => ErrorKind::Spec,
+            Self::NegativeDimension { .. }
+            | Self::TensorTooLarge { .. }
+            | Self::ConstantSize { .. }
+            | Self::ConstantToken => ErrorKind::Type,
+            Self::UndefinedValue { .. }
+            | Self::RedefinedValue { .. }
+            | Self::RegionsTooDeep { .. }
+            | Self::Operation { .. }
+            | Self::Verification { .. } => ErrorKind::Graph,
+        }
+    }
+
+    /// The field of the custom call's spec, or the part of the graph, that is wrong.
+    pub fn field(&self) -> Option<&'static str> {
+        match self {
+            Self::EmptyName { field, .. }
+            | Self::NameNotUtf8 { field, .. }
+            | Self::NameWithNul { field, .. }
+            | Self::DuplicateName { field, .. }
+            | Self::ReservedName { field, .. }
+            | Self::Syntax { field, .. }
+            | Self::TextTooLong { field, .. }
+            | Self::TextTooDeep { field, .. } => Some(field),
+            Self::ApiVersion { .. } => Some("api_version"),
+            Self::BackendConfigForTypedFfi => Some("backend_config"),
+            Self::AttributesForOldApi { .. } => Some("attributes"),
+            _ => None,
+        }
+    }
+
+    /// The attribute, operation or function name, as it was given.
+    pub fn name(&self) -> Option<&[u8]> {
+        match self {
+            Self::NameNotUtf8 { name, .. }
+            | Self::NameWithNul { name, .. }
+            | Self::DuplicateName { name, .. }
+            | Self::ReservedName { name, .. }
+            | Self::Syntax { name, .. }
+            | Self::TextTooLong { name, .. }
+            | Self::TextTooDeep { name, .. }
+            | Self::OperationName { name }
+            | Self::OperationDialect { name }
+            | Self::FunctionName { name, .. } => Some(name),
+            _ => None,
+        }
+    }
+
+    /// Line and column in the attribute text, both from 1; columns count bytes.
+    pub fn position(&self) -> Option<(usize, usize)> {
+        match self {
+            Self::Syntax { line, column, .. } | Self::TextTooDeep { line, column, .. } => {
+                Some((*line, *column))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Bytes as a quoted string: UTF-8 stays readable, anything else is escaped.
+pub(crate) struct Quoted<'a>(pub &'a [u8]);
+
+const LONGEST_QUOTE: usize = 120;
+
+impl Display for Quoted<'_> {
+    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+        let (bytes, ellipsis) = if self.0.len() > LONGEST_QUOTE {
+            (&self.0[..LONGEST_QUOTE], "...")
+        } else {
+            (self.0, "")
+        };
+        formatter.write_str("\"")?;
+        for chunk in bytes.utf8_chunks() {
+            for character in chunk.valid().chars() {
+                match character {
+                    '\'' => formatter.write_str("'")?,
+                    _ => write!(formatter, "{}", character.escape_debug())?,
+                }
+            }
+            for byte in chunk.invalid() {
+                write!(formatter, "\\x{byte:02x}")?;
+            }
+        }
+        write!(formatter, "\"{ellipsis}")
+    }
+}
+
+/// The part of a text around a position.
+struct Excerpt<'a>(&'a [u8], &'a usize, &'a usize);
+
+const EXCERPT_BEFORE: usize = 40;
+const EXCERPT_AFTER: usize = 40;
+
+impl Display for Excerpt<'_> {
+    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+        let Self(text, line, column) = *self;
+        let line = text
+            .split(|&byte| byte == b'\n')
+            .nth(line.saturating_sub(1))
+            .unwrap_or_default();
+        let at = column.saturating_sub(1).min(line.len());
+        let mut start = at.saturating_sub(EXCERPT_BEFORE);
+        while start > 0 && is_continuation(line[start]) {
+            start -= 1;
+        }
+        let mut end = (at + EXCERPT_AFTER).min(line.len());
+        while end < line.len() && is_continuation(line[end]) {
+            end += 1;
+        }
+        let before = if start > 0 { "..." } else { "" };
+        let after = if end < line.len() { "..." } else { "" };
+        write!(formatter, "{before}{}{after}", Quoted(&line[start..end]))
+    }
+}
+
+fn is_continuation(byte: u8) -> bool {
+    byte & 0b1100_0000 == 0b1000_0000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_is_not_utf8_is_shown_with_escapes() {
+        assert_eq!(Quoted(b"a\xff\"\n\0b").to_string(), r#""a\xff\"\n\0b""#);
+    }
+
+    #[test]
+    fn an_excerpt_shows_the_line_around_the_column() {
+        let text = [b"x".repeat(100), b"\n[1, oops]".to_vec()].concat();
+        let excerpt = Excerpt(&text, &2, &5);
+        assert_eq!(excerpt.to_string(), r#""[1, oops]""#);
+    }
+
+    #[test]
+    fn an_excerpt_never_splits_a_character() {
+        let text = "é".repeat(100);
+        let excerpt = Excerpt(text.as_bytes(), &1, &100);
+        assert!(!excerpt.to_string().contains("\\x"));
+    }
+}

@@ -1,0 +1,1130 @@
+use crate::{
+    attribute::{self, Named},
+    context::{Context, Inner},
+    error::Error,
+    graph::{Block, Function, Graph, NamedText, Operation, OperationKind, ValueId},
+    names,
+    sink::{collect, string_ref},
+    types::{ElementType, Type},
+};
+use melior::ir::{
+    attribute::{FlatSymbolRefAttribute, TypeAttribute},
+    operation::OperationBuilder,
+    r#type::FunctionType,
+    Attribute, Block as MlirBlock, BlockLike, Identifier, Location, Region, RegionLike,
+    Type as MlirType, TypeLike, Value, ValueLike,
+};
+use mlir_sys::{
+    mlirArrayAttrGet, mlirDenseElementsAttrRawBufferGet, mlirModuleCreateParse, mlirModuleDestroy,
+    mlirModuleGetOperation, mlirOperationPrint, mlirOperationWriteBytecode, MlirModule, MlirValue,
+};
+use std::{
+    borrow::Cow,
+    collections::HashSet,
+    fmt::{self, Debug, Formatter},
+    mem,
+};
+
+/// An MLIR module together with the context that it lives in.
+pub struct Module {
+    raw: MlirModule,
+    context: Context,
+    size: Size,
+}
+
+/// What a module's cost to print, read and free grows with.
+#[derive(Clone, Copy, Debug, Default)]
+struct Size {
+    operations: usize,
+    bytes: usize,
+}
+
+// SAFETY: the module and everything reachable from it are used only while its context's lock is
+// held, on whichever thread.
+unsafe impl Send for Module {}
+// SAFETY: as above; a shared reference gives access only under the lock.
+unsafe impl Sync for Module {}
+
+impl Module {
+    /// Builds the module that `graph` describes, and has MLIR verify it.
+    pub fn build(context: &Context, graph: &Graph<'_>) -> Result<Self, Error> {
+        let inner = context.lock();
+        let builder = Builder {
+            inner: &inner,
+            limits: context.limits(),
+            location: Location::unknown(inner.context()),
+            size: Size::default(),
+        };
+        let (module, size) = builder.module(graph)?;
+        inner.diagnostics.take();
+        if !module.as_operation().verify() {
+            return Err(Error::Verification {
+                message: inner.diagnostics.take_text("it does not verify"),
+            });
+        }
+        let raw = module.to_raw();
+        mem::forget(module);
+        Ok(Self {
+            raw,
+            context: context.clone(),
+            size,
+        })
+    }
+
+    /// Reads a module from its bytecode or text.
+    ///
+    /// MLIR's parsers recurse and trust what they read more than a stranger's bytes deserve: hand
+    /// them only what [`to_bytecode`](Self::to_bytecode) or [`to_text`](Self::to_text) wrote.
+    pub fn parse(context: &Context, source: &[u8]) -> Result<Self, Error> {
+        let inner = context.lock();
+        inner.diagnostics.take();
+        // SAFETY: MLIR reads the source during the call only; a null module is checked for.
+        let raw = unsafe { mlirModuleCreateParse(inner.context().to_raw(), string_ref(source)) };
+        if raw.ptr.is_null() {
+            return Err(Error::Verification {
+                message: inner.diagnostics.take_text("it does not parse"),
+            });
+        }
+        Ok(Self {
+            raw,
+            context: context.clone(),
+            size: Size::default(),
+        })
+    }
+
+    /// How many operations a module that was built here holds, those in regions included.
+    pub fn operation_count(&self) -> usize {
+        self.size.operations
+    }
+
+    /// The bytes of its operations' attribute texts and constants.
+    pub fn data_bytes(&self) -> usize {
+        self.size.bytes
+    }
+
+    /// The module as MLIR text.
+    pub fn to_text(&self) -> String {
+        let bytes = self.with_operation(|operation| {
+            // SAFETY: the operation is live and locked for the call.
+            collect(|callback, data| unsafe {
+                mlirOperationPrint(operation, Some(callback), data);
+            })
+        });
+        // MLIR escapes what is not printable in strings; only the texts of dialect attributes are
+        // printed as they came.
+        match String::from_utf8_lossy(&bytes) {
+            Cow::Borrowed(_) => String::from_utf8(bytes).unwrap_or_default(),
+            Cow::Owned(text) => text,
+        }
+    }
+
+    /// The module as MLIR bytecode: smaller than text, and large constants stay bytes.
+    pub fn to_bytecode(&self) -> Vec<u8> {
+        self.with_operation(|operation| {
+            // SAFETY: the operation is live and locked for the call.
+            collect(|callback, data| unsafe {
+                mlirOperationWriteBytecode(operation, Some(callback), data);
+            })
+        })
+    }
+
+    pub(crate) fn with_operation<T>(&self, f: impl FnOnce(mlir_sys::MlirOperation) -> T) -> T {
+        let _inner = self.context.lock();
+        // SAFETY: the module is live until drop.
+        f(unsafe { mlirModuleGetOperation(self.raw) })
+    }
+}
+
+impl Drop for Module {
+    fn drop(&mut self) {
+        let _inner = self.context.lock();
+        // SAFETY: `raw` is owned by this value alone, and the context, a field of it, still lives.
+        unsafe { mlirModuleDestroy(self.raw) };
+    }
+}
+
+impl Debug for Module {
+    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Module")
+            .field("size", &self.size)
+            .finish_non_exhaustive()
+    }
+}
+
+struct Builder<'c> {
+    inner: &'c Inner,
+    limits: crate::Limits,
+    location: Location<'c>,
+    size: Size,
+}
+
+/// The values of one function by number.
+#[derive(Default)]
+struct Values {
+    slots: Vec<Option<MlirValue>>,
+}
+
+/// A value number above this, or a gap this wide, is a mistake of the caller's, not a program.
+const WIDEST_GAP: usize = 1 << 20;
+
+impl Values {
+    fn define(&mut self, id: ValueId, value: MlirValue) -> Result<(), Error> {
+        let index = id as usize;
+        if index >= self.slots.len() {
+            if index - self.slots.len() > WIDEST_GAP {
+                return Err(Error::UndefinedValue {
+                    place: "value numbers leave a gap".into(),
+                    value: id,
+                });
+            }
+            self.slots.resize(index + 1, None);
+        }
+        match self.slots[index].replace(value) {
+            None => Ok(()),
+            Some(_) => Err(Error::RedefinedValue { value: id }),
+        }
+    }
+
+    fn get<'c, 'a>(
+        &self,
+        ids: &[ValueId],
+        place: impl Fn() -> String,
+    ) -> Result<Vec<Value<'c, 'a>>, Error> {
+        ids.iter()
+            .map(|&id| match self.slots.get(id as usize) {
+                // SAFETY: a slot holds a value whose block is being built and lives at least until
+                // the function is finished: `end_region` empties the slots of a finished region.
+                Some(Some(raw)) => Ok(unsafe { Value::from_raw(*raw) }),
+                _ => Err(Error::UndefinedValue {
+                    place: place(),
+                    value: id,
+                }),
+            })
+            .collect()
+    }
+
+    /// Forgets what a region defined, so that nothing outside it can name it.
+    fn end_region(&mut self, defined: &[ValueId]) {
+        for &id in defined {
+            if let Some(slot) = self.slots.get_mut(id as usize) {
+                *slot = None;
+            }
+        }
+    }
+}
+
+impl<'c> Builder<'c> {
+    fn module(mut self, graph: &Graph<'_>) -> Result<(melior::ir::Module<'c>, Size), Error> {
+        let module = melior::ir::Module::new(self.location);
+        let mut attributes = self.parse("module_attributes", &graph.attributes)?;
+        if let Some(name) = graph.name {
+            names::check_function(name)?;
+            attributes.push((
+                self.identifier("sym_name"),
+                attribute::string(self.inner, name),
+            ));
+        }
+        for (name, value) in attributes {
+            set_attribute(&module, name, value);
+        }
+        let mut seen = HashSet::new();
+        for function in &graph.functions {
+            let name = names::check_function(function.name)?;
+            if !seen.insert(name) {
+                return Err(Error::FunctionName {
+                    name: name.into(),
+                    problem: "names two functions; give each function its own name",
+                });
+            }
+            let operation = self.function(name, function)?;
+            module.body().append_operation(operation);
+        }
+        Ok((module, self.size))
+    }
+
+    fn function(
+        &mut self,
+        name: &str,
+        function: &Function<'_>,
+    ) -> Result<melior::ir::Operation<'c>, Error> {
+        let mut parameter_types = Vec::with_capacity(function.parameters.len());
+        let mut parameter_attributes = Vec::with_capacity(function.parameters.len());
+        for (index, parameter) in function.parameters.iter().enumerate() {
+            parameter
+                .r#type
+                .check(|| format!("parameter {index} of {name}"))?;
+            parameter_types.push(parameter.r#type.to_mlir(self.inner.context()));
+            parameter_attributes.push(self.parse("parameter_attributes", &parameter.attributes)?);
+        }
+        let mut result_types = Vec::with_capacity(function.results.len());
+        let mut result_attributes = Vec::with_capacity(function.results.len());
+        for (index, result) in function.results.iter().enumerate() {
+            result
+                .r#type
+                .check(|| format!("result {index} of {name}"))?;
+            result_types.push(result.r#type.to_mlir(self.inner.context()));
+            result_attributes.push(self.parse("result_attributes", &result.attributes)?);
+        }
+
+        let arguments: Vec<_> = parameter_types
+            .iter()
+            .map(|&r#type| (r#type, self.location))
+            .collect();
+        let block = MlirBlock::new(&arguments);
+        let mut values = Values::default();
+        for (index, parameter) in function.parameters.iter().enumerate() {
+            values.define(parameter.value, argument(&block, index)?)?;
+        }
+        self.operations(&block, &function.body, &mut values, &mut Vec::new(), 0)?;
+        let outputs = values.get(&function.body.outputs, || format!("the results of {name}"))?;
+        block.append_operation(self.create("func.return", &outputs, &[], &[], vec![])?);
+
+        let region = Region::new();
+        region.append_block(block);
+        let r#type = FunctionType::new(self.inner.context(), &parameter_types, &result_types);
+        let mut attributes = vec![
+            (
+                self.identifier("sym_name"),
+                attribute::string(self.inner, name.as_bytes()),
+            ),
+            (
+                self.identifier("function_type"),
+                TypeAttribute::new(r#type.into()).into(),
+            ),
+        ];
+        if function.private {
+            attributes.push((
+                self.identifier("sym_visibility"),
+                attribute::string(self.inner, b"private"),
+            ));
+        }
+        if parameter_attributes.iter().any(|list| !list.is_empty()) {
+            attributes.push((
+                self.identifier("arg_attrs"),
+                self.dictionaries(&parameter_attributes),
+            ));
+        }
+        if result_attributes.iter().any(|list| !list.is_empty()) {
+            attributes.push((
+                self.identifier("res_attrs"),
+                self.dictionaries(&result_attributes),
+            ));
+        }
+        self.create("func.func", &[], &[], &attributes, vec![region])
+    }
+
+    /// Appends the operations of `source` to `block`. `defined` receives the numbers of what they
+    /// define, for the region that they are in.
+    fn operations(
+        &mut self,
+        block: &MlirBlock<'c>,
+        source: &Block<'_>,
+        values: &mut Values,
+        defined: &mut Vec<ValueId>,
+        depth: usize,
+    ) -> Result<(), Error> {
+        for operation in &source.operations {
+            let built = self.operation(operation, values, depth)?;
+            let appended = block.append_operation(built);
+            for index in 0..operation.results.len() {
+                let id = result_id(operation, index)?;
+                let result = appended.result(index).map_err(|_| Error::UndefinedValue {
+                    place: "an operation has fewer results than its types".into(),
+                    value: id,
+                })?;
+                values.define(id, result.to_raw())?;
+                defined.push(id);
+            }
+        }
+        Ok(())
+    }
+
+    fn operation(
+        &mut self,
+        operation: &Operation<'_>,
+        values: &mut Values,
+        depth: usize,
+    ) -> Result<melior::ir::Operation<'c>, Error> {
+        let name = match &operation.kind {
+            OperationKind::CustomCall(_) => "stablehlo.custom_call",
+            OperationKind::Constant(_) => "stablehlo.constant",
+            OperationKind::Call(_) => "func.call",
+            OperationKind::Generic { name, .. } => names::check_operation(name)?,
+        };
+        let mut types = Vec::with_capacity(operation.results.len());
+        for (index, r#type) in operation.results.iter().enumerate() {
+            r#type.check(|| format!("result {index} of {name}"))?;
+            types.push(r#type.to_mlir(self.inner.context()));
+        }
+        self.size.bytes += operation.kind.byte_count();
+        let attributes = match &operation.kind {
+            OperationKind::CustomCall(call) => call.emit(self.inner, &self.limits)?,
+            OperationKind::Constant(bytes) => {
+                vec![(
+                    self.identifier("value"),
+                    self.constant(bytes, &operation.results, &types)?,
+                )]
+            }
+            OperationKind::Call(callee) => vec![(
+                self.identifier("callee"),
+                FlatSymbolRefAttribute::new(self.inner.context(), names::check_function(callee)?)
+                    .into(),
+            )],
+            OperationKind::Generic { attributes, .. } => {
+                self.parse("operation_attributes", attributes)?
+            }
+        };
+        let mut regions = Vec::with_capacity(operation.regions.len());
+        for region in &operation.regions {
+            regions.push(self.region(region, values, depth + 1)?);
+        }
+        let operands = values.get(&operation.operands, || format!("an operand of {name}"))?;
+        self.create(name, &operands, &types, &attributes, regions)
+    }
+
+    fn region(
+        &mut self,
+        source: &Block<'_>,
+        values: &mut Values,
+        depth: usize,
+    ) -> Result<Region<'c>, Error> {
+        if depth > self.limits.max_nesting {
+            return Err(Error::RegionsTooDeep {
+                limit: self.limits.max_nesting,
+            });
+        }
+        let mut arguments = Vec::with_capacity(source.arguments.len());
+        for (index, (_, r#type)) in source.arguments.iter().enumerate() {
+            r#type.check(|| format!("argument {index} of a region"))?;
+            arguments.push((r#type.to_mlir(self.inner.context()), self.location));
+        }
+        let block = MlirBlock::new(&arguments);
+        let mut defined = Vec::new();
+        for (index, (id, _)) in source.arguments.iter().enumerate() {
+            values.define(*id, argument(&block, index)?)?;
+            defined.push(*id);
+        }
+        self.operations(&block, source, values, &mut defined, depth)?;
+        let outputs = values.get(&source.outputs, || "the results of a region".into())?;
+        let terminator = match source.terminator {
+            Some(name) => names::check_operation(name)?,
+            None => "stablehlo.return",
+        };
+        block.append_operation(self.create(terminator, &outputs, &[], &[], vec![])?);
+        values.end_region(&defined);
+        let region = Region::new();
+        region.append_block(block);
+        Ok(region)
+    }
+
+    fn create(
+        &mut self,
+        name: &str,
+        operands: &[Value<'c, '_>],
+        results: &[MlirType<'c>],
+        attributes: &[Named<'c>],
+        regions: Vec<Region<'c>>,
+    ) -> Result<melior::ir::Operation<'c>, Error> {
+        self.size.operations += 1;
+        OperationBuilder::new(name, self.location)
+            .add_operands(operands)
+            .add_results(results)
+            .add_attributes(attributes)
+            .add_regions_vec(regions)
+            .build()
+            .map_err(|_| Error::Operation {
+                operation: name.into(),
+                message: self.inner.diagnostics.take_text("it cannot be made"),
+            })
+    }
+
+    fn constant(
+        &self,
+        bytes: &[u8],
+        results: &[Type],
+        types: &[MlirType<'c>],
+    ) -> Result<Attribute<'c>, Error> {
+        let (
+            [Type::Tensor {
+                element,
+                dimensions,
+            }],
+            [r#type],
+        ) = (results, types)
+        else {
+            return Err(Error::ConstantToken);
+        };
+        // The type was checked: the product fits.
+        let count = dimensions.iter().product::<i64>() as usize;
+        let size_error = || Error::ConstantSize {
+            tensor: results[0].to_string(),
+            expected: count * element.byte_size(),
+            found: bytes.len(),
+        };
+        if bytes.len() != count * element.byte_size() {
+            return Err(size_error());
+        }
+        let bytes = match element {
+            ElementType::Pred => Cow::Owned(pack_bits(bytes)),
+            _ => Cow::Borrowed(bytes),
+        };
+        // SAFETY: MLIR checks the size against the type, copies the bytes, and returns null when
+        // they do not fit.
+        unsafe {
+            Attribute::from_option_raw(mlirDenseElementsAttrRawBufferGet(
+                r#type.to_raw(),
+                bytes.len(),
+                bytes.as_ptr().cast(),
+            ))
+        }
+        .ok_or_else(size_error)
+    }
+
+    fn parse(
+        &self,
+        field: &'static str,
+        attributes: &[NamedText<'_>],
+    ) -> Result<Vec<Named<'c>>, Error> {
+        attribute::parse_all(self.inner, &self.limits, field, attributes)
+    }
+
+    fn identifier(&self, name: &str) -> Identifier<'c> {
+        Identifier::new(self.inner.context(), name)
+    }
+
+    /// An array with one dictionary an argument or result, as `func.func` keeps them.
+    fn dictionaries(&self, lists: &[Vec<Named<'c>>]) -> Attribute<'c> {
+        let dictionaries: Vec<_> = lists
+            .iter()
+            .map(|list| {
+                use melior::ir::AttributeLike;
+                attribute::dictionary(self.inner, list).to_raw()
+            })
+            .collect();
+        // SAFETY: the elements are readable for their count during the call.
+        unsafe {
+            Attribute::from_raw(mlirArrayAttrGet(
+                self.inner.context().to_raw(),
+                dictionaries.len() as isize,
+                dictionaries.as_ptr(),
+            ))
+        }
+    }
+}
+
+fn argument(block: &MlirBlock<'_>, index: usize) -> Result<MlirValue, Error> {
+    block
+        .argument(index)
+        .map(|argument| argument.to_raw())
+        .map_err(|_| Error::UndefinedValue {
+            place: "a block has fewer arguments than its types".into(),
+            value: index as ValueId,
+        })
+}
+
+fn result_id(operation: &Operation<'_>, index: usize) -> Result<ValueId, Error> {
+    operation
+        .first_result
+        .checked_add(index as ValueId)
+        .ok_or(Error::RedefinedValue {
+            value: operation.first_result,
+        })
+}
+
+fn set_attribute(module: &melior::ir::Module<'_>, name: Identifier<'_>, value: Attribute<'_>) {
+    use melior::ir::AttributeLike;
+    // SAFETY: module, name and value belong to one live context, whose lock is held.
+    unsafe {
+        mlir_sys::mlirOperationSetAttributeByName(
+            mlirModuleGetOperation(module.to_raw()),
+            mlir_sys::mlirIdentifierStr(name.to_raw()),
+            value.to_raw(),
+        );
+    }
+}
+
+/// MLIR keeps dense booleans as bits, low bit first.
+fn pack_bits(bytes: &[u8]) -> Vec<u8> {
+    // A single element, true or false, is a splat, and MLIR writes a true one as a full byte.
+    if let [byte] = bytes {
+        return vec![if *byte == 0 { 0 } else { 0xff }];
+    }
+    bytes
+        .chunks(8)
+        .map(|chunk| {
+            chunk.iter().enumerate().fold(0, |bits, (index, byte)| {
+                bits | (u8::from(*byte != 0) << index)
+            })
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{BackendConfig, CustomCall, EmittedCall, EmittedType, Limits, Output, Parameter};
+
+    fn f32(dimensions: &[i64]) -> Type {
+        Type::tensor(ElementType::F32, dimensions)
+    }
+
+    fn call(target: &[u8]) -> OperationKind<'_> {
+        OperationKind::CustomCall(CustomCall {
+            call_target_name: target,
+            api_version: 4,
+            attributes: vec![],
+            backend_config: None,
+            mlir_attributes: vec![],
+        })
+    }
+
+    fn operation<'a>(
+        kind: OperationKind<'a>,
+        operands: &[ValueId],
+        first_result: ValueId,
+        results: &[Type],
+    ) -> Operation<'a> {
+        Operation {
+            kind,
+            operands: operands.to_vec(),
+            first_result,
+            results: results.to_vec(),
+            regions: vec![],
+        }
+    }
+
+    fn generic(name: &str) -> OperationKind<'_> {
+        OperationKind::Generic {
+            name: name.as_bytes(),
+            attributes: vec![],
+        }
+    }
+
+    /// A function `main` whose parameters are numbered from 0.
+    fn main<'a>(
+        parameters: &[Type],
+        results: &[Type],
+        operations: Vec<Operation<'a>>,
+        outputs: &[ValueId],
+    ) -> Function<'a> {
+        Function {
+            name: b"main",
+            private: false,
+            parameters: parameters
+                .iter()
+                .enumerate()
+                .map(|(index, r#type)| Parameter {
+                    value: index as ValueId,
+                    r#type: r#type.clone(),
+                    attributes: vec![],
+                })
+                .collect(),
+            results: results
+                .iter()
+                .map(|r#type| Output {
+                    r#type: r#type.clone(),
+                    attributes: vec![],
+                })
+                .collect(),
+            body: Block {
+                operations,
+                outputs: outputs.to_vec(),
+                ..Block::default()
+            },
+        }
+    }
+
+    fn module(functions: Vec<Function<'_>>) -> Result<Module, Error> {
+        let graph = Graph {
+            functions,
+            ..Graph::default()
+        };
+        Module::build(&Context::new(Limits::default()), &graph)
+    }
+
+    fn text(function: Function<'_>) -> String {
+        module(vec![function]).unwrap().to_text()
+    }
+
+    fn refusal(function: Function<'_>) -> String {
+        module(vec![function]).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_custom_call_stands_in_a_function_with_its_types() {
+        let function = main(
+            &[f32(&[2, 3]), Type::tensor(ElementType::S32, &[])],
+            &[f32(&[3])],
+            vec![operation(call(b"kernel"), &[0, 1], 2, &[f32(&[3])])],
+            &[2],
+        );
+        assert_eq!(
+            text(function),
+            r#"module {
+  func.func @main(%arg0: tensor<2x3xf32>, %arg1: tensor<i32>) -> tensor<3xf32> {
+    %0 = "stablehlo.custom_call"(%arg0, %arg1) {api_version = 4 : i32, call_target_name = "kernel"} : (tensor<2x3xf32>, tensor<i32>) -> tensor<3xf32>
+    return %0 : tensor<3xf32>
+  }
+}
+"#
+        );
+    }
+
+    #[test]
+    fn a_call_without_operands_or_results_is_emitted() {
+        let function = main(&[], &[], vec![operation(call(b"k"), &[], 0, &[])], &[]);
+        assert!(text(function).contains(
+            r#""stablehlo.custom_call"() {api_version = 4 : i32, call_target_name = "k"} : () -> ()"#
+        ));
+    }
+
+    #[test]
+    fn a_call_takes_200_operands_and_tokens() {
+        let mut parameters = vec![f32(&[1]); 199];
+        parameters.push(Type::Token);
+        let operands: Vec<_> = (0..200).collect();
+        let function = main(
+            &parameters,
+            &[Type::Token],
+            vec![operation(
+                call(b"k"),
+                &operands,
+                200,
+                &[f32(&[1]), Type::Token],
+            )],
+            &[201],
+        );
+        let module = module(vec![function]).unwrap();
+        let calls = module.custom_calls();
+        assert_eq!(calls[0].operands.len(), 200);
+        assert_eq!(calls[0].operands[199], EmittedType::Known(Type::Token));
+        assert_eq!(
+            calls[0].results,
+            [
+                EmittedType::Known(f32(&[1])),
+                EmittedType::Known(Type::Token)
+            ]
+        );
+    }
+
+    #[test]
+    fn what_was_emitted_reads_back_as_data() {
+        let function = main(
+            &[f32(&[2])],
+            &[f32(&[2])],
+            vec![
+                operation(
+                    OperationKind::CustomCall(CustomCall {
+                        call_target_name: b"a\0\xff",
+                        api_version: 4,
+                        attributes: vec![
+                            NamedText {
+                                name: b"n",
+                                text: b"1 : i64",
+                            },
+                            NamedText {
+                                name: b"f",
+                                text: b"true",
+                            },
+                        ],
+                        backend_config: None,
+                        mlir_attributes: vec![NamedText {
+                            name: b"has_side_effect",
+                            text: b"true",
+                        }],
+                    }),
+                    &[0],
+                    1,
+                    &[f32(&[2])],
+                ),
+                operation(
+                    OperationKind::CustomCall(CustomCall {
+                        call_target_name: b"b",
+                        api_version: 2,
+                        attributes: vec![],
+                        backend_config: Some(b"\xfe"),
+                        mlir_attributes: vec![],
+                    }),
+                    &[1],
+                    2,
+                    &[f32(&[2])],
+                ),
+            ],
+            &[2],
+        );
+        let types = vec![EmittedType::Known(f32(&[2]))];
+        assert_eq!(
+            module(vec![function]).unwrap().custom_calls(),
+            [
+                EmittedCall {
+                    function: b"main".to_vec(),
+                    call_target_name: b"a\0\xff".to_vec(),
+                    api_version: 4,
+                    backend_config: BackendConfig::Dictionary(vec![
+                        (b"f".to_vec(), b"true".to_vec()),
+                        (b"n".to_vec(), b"1 : i64".to_vec()),
+                    ]),
+                    mlir_attributes: vec![(b"has_side_effect".to_vec(), b"true".to_vec())],
+                    operands: types.clone(),
+                    results: types.clone(),
+                },
+                EmittedCall {
+                    function: b"main".to_vec(),
+                    call_target_name: b"b".to_vec(),
+                    api_version: 2,
+                    backend_config: BackendConfig::Bytes(b"\xfe".to_vec()),
+                    mlir_attributes: vec![],
+                    operands: types.clone(),
+                    results: types,
+                },
+            ]
+        );
+    }
+
+    #[test]
+    fn regions_see_the_values_around_them_and_custom_calls_inside_them_are_found() {
+        let predicate = Type::tensor(ElementType::Pred, &[]);
+        let branch = |target: &'static [u8], result| Block {
+            operations: vec![operation(call(target), &[1], result, &[f32(&[2])])],
+            outputs: vec![result],
+            ..Block::default()
+        };
+        let function = main(
+            &[predicate, f32(&[2])],
+            &[f32(&[2])],
+            vec![Operation {
+                kind: generic("stablehlo.if"),
+                operands: vec![0],
+                first_result: 4,
+                results: vec![f32(&[2])],
+                regions: vec![branch(b"then", 2), branch(b"else", 3)],
+            }],
+            &[4],
+        );
+        let module = module(vec![function]).unwrap();
+        let targets: Vec<_> = module
+            .custom_calls()
+            .into_iter()
+            .map(|call| call.call_target_name)
+            .collect();
+        assert_eq!(targets, [b"then".to_vec(), b"else".to_vec()]);
+        assert!(module.to_text().contains("\"stablehlo.return\"(%1)"));
+    }
+
+    #[test]
+    fn region_arguments_and_a_terminator_of_another_dialect_are_emitted() {
+        let function = main(
+            &[f32(&[4])],
+            &[f32(&[4])],
+            vec![Operation {
+                kind: generic("sdy.manual_computation"),
+                operands: vec![0],
+                first_result: 3,
+                results: vec![f32(&[4])],
+                regions: vec![Block {
+                    arguments: vec![(1, f32(&[2]))],
+                    operations: vec![operation(call(b"local"), &[1], 2, &[f32(&[2])])],
+                    terminator: Some(b"sdy.return"),
+                    outputs: vec![2],
+                }],
+            }],
+            &[3],
+        );
+        let text = text(function);
+        assert!(text.contains("^bb0(%arg1: tensor<2xf32>):"), "{text}");
+        assert!(
+            text.contains("\"sdy.return\"(%1) : (tensor<2xf32>) -> ()"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn functions_call_each_other_and_can_be_private() {
+        let caller = main(
+            &[f32(&[2])],
+            &[f32(&[2])],
+            vec![operation(
+                OperationKind::Call(b"helper \"x\""),
+                &[0],
+                1,
+                &[f32(&[2])],
+            )],
+            &[1],
+        );
+        let mut helper = main(&[f32(&[2])], &[f32(&[2])], vec![], &[0]);
+        helper.name = b"helper \"x\"";
+        helper.private = true;
+        let text = module(vec![caller, helper]).unwrap().to_text();
+        assert!(text.contains(r#"call @"helper \22x\22"(%arg0)"#), "{text}");
+        assert!(
+            text.contains(r#"func.func private @"helper \22x\22""#),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn parameters_results_and_the_module_carry_attributes() {
+        let mut function = main(&[f32(&[2])], &[f32(&[2])], vec![], &[0]);
+        function.parameters[0].attributes = vec![NamedText {
+            name: b"sdy.sharding",
+            text: b"#sdy.sharding<@mesh, [{\"x\"}]>",
+        }];
+        function.results[0].attributes = vec![NamedText {
+            name: b"jax.result_info",
+            text: b"\"out\"",
+        }];
+        let graph = Graph {
+            name: Some(b"net"),
+            attributes: vec![NamedText {
+                name: b"mhlo.num_partitions",
+                text: b"2 : i32",
+            }],
+            functions: vec![function],
+        };
+        let text = Module::build(&Context::new(Limits::default()), &graph)
+            .unwrap()
+            .to_text();
+        assert!(
+            text.contains("module @net attributes {mhlo.num_partitions = 2 : i32}"),
+            "{text}"
+        );
+        assert!(
+            text.contains("{sdy.sharding = #sdy.sharding<@mesh, [{\"x\"}]>}"),
+            "{text}"
+        );
+        assert!(text.contains("{jax.result_info = \"out\"}"), "{text}");
+    }
+
+    #[test]
+    fn constants_of_every_element_type_keep_their_bytes() {
+        for element in ElementType::ALL {
+            for dimensions in [&[][..], &[0], &[3], &[2, 9]] {
+                let count = dimensions.iter().product::<i64>() as usize;
+                let bytes = vec![1; count * element.byte_size()];
+                let r#type = Type::tensor(element, dimensions);
+                let function = main(
+                    &[],
+                    std::slice::from_ref(&r#type),
+                    vec![operation(
+                        OperationKind::Constant(&bytes),
+                        &[],
+                        0,
+                        std::slice::from_ref(&r#type),
+                    )],
+                    &[0],
+                );
+                assert!(module(vec![function]).is_ok(), "{type}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_constant_prints_its_elements_in_row_major_order() {
+        let bytes: Vec<_> = (0..6).flat_map(|n| (n as f32).to_le_bytes()).collect();
+        let function = main(
+            &[],
+            &[f32(&[2, 3])],
+            vec![operation(
+                OperationKind::Constant(&bytes),
+                &[],
+                0,
+                &[f32(&[2, 3])],
+            )],
+            &[0],
+        );
+        assert!(text(function).contains(
+            "dense<[[0.000000e+00, 1.000000e+00, 2.000000e+00], [3.000000e+00, 4.000000e+00, 5.000000e+00]]> : tensor<2x3xf32>"
+        ));
+    }
+
+    #[test]
+    fn boolean_constants_take_a_byte_an_element() {
+        let predicates = Type::tensor(ElementType::Pred, &[9]);
+        let bytes = [1, 0, 0, 1, 0, 0, 0, 0, 1];
+        let function = main(
+            &[],
+            std::slice::from_ref(&predicates),
+            vec![operation(
+                OperationKind::Constant(&bytes),
+                &[],
+                0,
+                std::slice::from_ref(&predicates),
+            )],
+            &[0],
+        );
+        assert!(text(function).contains(
+            "dense<[true, false, false, true, false, false, false, false, true]> : tensor<9xi1>"
+        ));
+    }
+
+    #[test]
+    fn a_constant_of_the_wrong_size_is_refused() {
+        let function = main(
+            &[],
+            &[f32(&[2])],
+            vec![operation(
+                OperationKind::Constant(b"12345"),
+                &[],
+                0,
+                &[f32(&[2])],
+            )],
+            &[0],
+        );
+        assert_eq!(
+            refusal(function),
+            "constant: 8 bytes make a tensor<2xf32>, and there are 5"
+        );
+    }
+
+    #[test]
+    fn a_value_used_before_its_definition_is_refused() {
+        let function = main(
+            &[],
+            &[f32(&[2])],
+            vec![operation(call(b"k"), &[1], 0, &[f32(&[2])])],
+            &[0],
+        );
+        assert_eq!(
+            refusal(function),
+            "an operand of stablehlo.custom_call: value 1 is used before it is defined or outside the region that defines it"
+        );
+    }
+
+    #[test]
+    fn a_value_of_a_region_cannot_be_used_outside_it() {
+        let function = main(
+            &[f32(&[2])],
+            &[f32(&[2])],
+            vec![Operation {
+                kind: generic("stablehlo.case"),
+                operands: vec![0],
+                first_result: 2,
+                results: vec![f32(&[2])],
+                regions: vec![Block {
+                    arguments: vec![(1, f32(&[2]))],
+                    outputs: vec![1],
+                    ..Block::default()
+                }],
+            }],
+            &[1],
+        );
+        assert_eq!(
+            refusal(function),
+            "the results of main: value 1 is used before it is defined or outside the region that defines it"
+        );
+    }
+
+    #[test]
+    fn a_function_whose_results_differ_from_its_type_is_refused_in_mlirs_words() {
+        let function = main(&[f32(&[2])], &[f32(&[3])], vec![], &[0]);
+        assert_eq!(
+            refusal(function),
+            "MLIR refuses the module: type of return operand 0 ('tensor<2xf32>') doesn't match function result type ('tensor<3xf32>') in function @main"
+        );
+    }
+
+    #[test]
+    fn two_functions_of_one_name_and_a_call_of_none_are_refused() {
+        let function = || main(&[], &[], vec![], &[]);
+        assert_eq!(
+            module(vec![function(), function()])
+                .unwrap_err()
+                .to_string(),
+            "the function name \"main\" names two functions; give each function its own name"
+        );
+        let caller = main(
+            &[],
+            &[],
+            vec![operation(OperationKind::Call(b"f"), &[], 0, &[])],
+            &[],
+        );
+        assert_eq!(
+            refusal(caller),
+            "MLIR refuses the module: 'func.call' op 'f' does not reference a valid function"
+        );
+    }
+
+    #[test]
+    fn regions_deeper_than_the_limit_are_refused_without_recursing_further() {
+        let nest = |depth: usize| {
+            let mut block = Block::default();
+            for _ in 0..depth {
+                block = Block {
+                    operations: vec![Operation {
+                        kind: generic("stablehlo.case"),
+                        operands: vec![],
+                        first_result: 0,
+                        results: vec![],
+                        regions: vec![block],
+                    }],
+                    ..Block::default()
+                };
+            }
+            let mut function = main(&[], &[], vec![], &[]);
+            function.body = block;
+            function
+        };
+        let on_a_small_stack = |depth| {
+            std::thread::Builder::new()
+                .stack_size(320 * 1024)
+                .spawn(move || module(vec![nest(depth)]).map(|module| module.to_text().len()))
+                .unwrap()
+                .join()
+                .unwrap()
+        };
+        assert!(on_a_small_stack(64).is_ok());
+        assert_eq!(
+            on_a_small_stack(65).unwrap_err().to_string(),
+            "regions nest deeper than 64; move inner computations into functions"
+        );
+    }
+
+    #[test]
+    fn a_hundred_thousand_operations_build_print_and_drop() {
+        let count = 100_000;
+        let operations = (0..count)
+            .map(|index| operation(generic("stablehlo.tanh"), &[index], index + 1, &[f32(&[2])]))
+            .collect();
+        let function = main(&[f32(&[2])], &[f32(&[2])], operations, &[count]);
+        let module = module(vec![function]).unwrap();
+        assert_eq!(module.operation_count(), 100_002);
+        assert!(module.to_bytecode().len() < module.to_text().len());
+    }
+
+    #[test]
+    fn a_module_outlives_the_handle_to_its_context_and_moves_between_threads() {
+        let context = Context::new(Limits::default());
+        let graph = Graph {
+            functions: vec![main(&[], &[], vec![], &[])],
+            ..Graph::default()
+        };
+        let module = Module::build(&context, &graph).unwrap();
+        drop(context);
+        let text = std::thread::spawn(move || module.to_text()).join().unwrap();
+        assert!(text.contains("func.func @main()"));
+    }
+
+    #[test]
+    fn a_module_reads_back_from_its_bytecode_and_its_text_as_it_was() {
+        let function = main(
+            &[f32(&[2]), Type::Token],
+            &[f32(&[2])],
+            vec![operation(call(b"k\0\xff\""), &[0, 1], 2, &[f32(&[2])])],
+            &[2],
+        );
+        let module = module(vec![function]).unwrap();
+        for source in [module.to_bytecode(), module.to_text().into_bytes()] {
+            let read = Module::parse(&Context::new(Limits::default()), &source).unwrap();
+            assert_eq!(read.to_text(), module.to_text());
+            assert_eq!(read.custom_calls(), module.custom_calls());
+        }
+        assert!(Module::parse(&Context::new(Limits::default()), b"module {").is_err());
+    }
+
+    #[test]
+    fn bytecode_begins_with_mlirs_magic_number() {
+        let module = module(vec![main(&[], &[], vec![], &[])]).unwrap();
+        assert_eq!(&module.to_bytecode()[..4], b"ML\xefR");
+    }
+}

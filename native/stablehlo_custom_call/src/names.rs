@@ -1,0 +1,149 @@
+use crate::{error::Error, graph::NamedText};
+use std::collections::HashSet;
+
+/// Checks the names of one list of attributes and returns them as text, in order.
+pub(crate) fn check<'a>(
+    field: &'static str,
+    attributes: &[NamedText<'a>],
+) -> Result<Vec<&'a str>, Error> {
+    let mut seen = HashSet::with_capacity(attributes.len());
+    attributes
+        .iter()
+        .enumerate()
+        .map(|(index, attribute)| {
+            let name = check_one(field, index, attribute.name)?;
+            if !seen.insert(name) {
+                return Err(Error::DuplicateName {
+                    field,
+                    name: name.into(),
+                });
+            }
+            Ok(name)
+        })
+        .collect()
+}
+
+fn check_one<'a>(field: &'static str, index: usize, name: &'a [u8]) -> Result<&'a str, Error> {
+    if name.is_empty() {
+        return Err(Error::EmptyName { field, index });
+    }
+    let name = str::from_utf8(name).map_err(|_| Error::NameNotUtf8 {
+        field,
+        name: name.into(),
+    })?;
+    if name.contains('\0') {
+        return Err(Error::NameWithNul {
+            field,
+            name: name.into(),
+        });
+    }
+    Ok(name)
+}
+
+/// Checks the name of a generic operation.
+pub(crate) fn check_operation(name: &[u8]) -> Result<&str, Error> {
+    let is_word = |part: &[u8]| {
+        part.first()
+            .is_some_and(|&b| b.is_ascii_alphabetic() || b == b'_')
+            && part
+                .iter()
+                .all(|&b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'$' | b'.'))
+    };
+    let dot = name.iter().position(|&byte| byte == b'.');
+    let (Some(dot), Ok(text)) = (dot, str::from_utf8(name)) else {
+        return Err(Error::OperationName { name: name.into() });
+    };
+    if !is_word(&name[..dot]) || !is_word(&name[dot + 1..]) {
+        return Err(Error::OperationName { name: name.into() });
+    }
+    // These dialects are registered: their operations keep attributes as typed properties, which a
+    // wrong attribute would corrupt rather than fail.
+    if matches!(&text[..dot], "func" | "builtin") {
+        return Err(Error::OperationDialect { name: name.into() });
+    }
+    Ok(text)
+}
+
+/// Checks the name of a function and returns it as text.
+pub(crate) fn check_function(name: &[u8]) -> Result<&str, Error> {
+    let refuse = |problem| Error::FunctionName {
+        name: name.into(),
+        problem,
+    };
+    if name.is_empty() {
+        return Err(refuse("is empty; give every function a name"));
+    }
+    let text = str::from_utf8(name)
+        .map_err(|_| refuse("is not valid UTF-8; MLIR symbols are UTF-8 text"))?;
+    if text.contains('\0') {
+        return Err(refuse("holds a NUL byte; MLIR symbols cannot"));
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(names: &[&'static [u8]]) -> Vec<NamedText<'static>> {
+        names
+            .iter()
+            .map(|name| NamedText { name, text: b"1" })
+            .collect()
+    }
+
+    fn refusal(names: &[&'static [u8]]) -> String {
+        check("attributes", &named(names)).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn names_of_any_utf8_text_pass_and_keep_their_order() {
+        let names = check("attributes", &named(&[b"b", "é \"}".as_bytes(), b"a"]));
+        assert_eq!(names.unwrap(), ["b", "é \"}", "a"]);
+    }
+
+    #[test]
+    fn a_name_is_refused_when_it_is_empty_twice_there_not_utf8_or_holds_a_nul() {
+        assert_eq!(
+            refusal(&[b"a", b""]),
+            "attributes: the attribute name at index 1 is empty; give every attribute a name"
+        );
+        assert_eq!(
+            refusal(&[b"a", b"b", b"a"]),
+            r#"attributes: the attribute name "a" is given twice; give each name once"#
+        );
+        assert_eq!(
+            refusal(&[b"a\xff"]),
+            r#"attributes: the attribute name "a\xff" is not valid UTF-8; MLIR identifiers are UTF-8 text"#
+        );
+        assert_eq!(
+            refusal(&[b"a\0b"]),
+            r#"attributes: the attribute name "a\0b" holds a NUL byte; MLIR identifiers cannot"#
+        );
+    }
+
+    #[test]
+    fn an_operation_name_is_a_dialect_a_dot_and_a_word() {
+        assert_eq!(check_operation(b"stablehlo.add").unwrap(), "stablehlo.add");
+        assert_eq!(check_operation(b"a.b.c$").unwrap(), "a.b.c$");
+        for name in [
+            &b""[..],
+            b"add",
+            b".add",
+            b"stablehlo.",
+            b"a.b\"c",
+            b"a.b\0",
+            b"1.b",
+        ] {
+            assert!(check_operation(name).is_err(), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn operations_of_registered_dialects_are_refused() {
+        assert_eq!(
+            check_operation(b"func.func").unwrap_err().to_string(),
+            "the operation \"func.func\" belongs to a dialect that is emitted from the graph itself; functions, calls and returns are written as such, not as operations"
+        );
+    }
+}

@@ -1,0 +1,2 @@
+EXLA.CustomCall.TestHandlers.build!()
+ExUnit.start()
