@@ -16,9 +16,10 @@ endif
 ifdef EXLA_CUSTOM_CALL_LLVM_PREFIX
 export MLIR_SYS_190_PREFIX := $(EXLA_CUSTOM_CALL_LLVM_PREFIX)
 export TABLEGEN_190_PREFIX := $(EXLA_CUSTOM_CALL_LLVM_PREFIX)
+export LIBCLANG_PATH ?= $(EXLA_CUSTOM_CALL_LLVM_PREFIX)/lib
 endif
 
-.PHONY: help setup build plugin plugins test test-plugins demo lint ci clean
+.PHONY: help setup build plugin test test-plugins demo lint ci clean
 
 help: ## Prints this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,12 +33,15 @@ build: setup ## Compiles the package, its native code included
 plugin: build ## Fetches XLA's CPU plugin into the user's cache, once
 	@[ -n "$${EXLA_CUSTOM_CALL_PJRT_CPU:-}" ] || mix custom_call.install cpu
 
-plugins: plugin ## Fetches the other build of the plugin too
-	@mix custom_call.install cpu --build zml
-
+# The NIF crate's functions exist inside a VM only: Mix's tests are its tests.
 test: plugin ## Runs all tests: Cargo's and Mix's
-	cargo test --workspace --locked
+	cargo test --workspace --exclude exla_custom_call --locked
 	mix test
+
+# The path is the last line that the installation prints, after a colon.
+test-plugins: test ## Runs Mix's tests on the other build of the plugin too
+	@plugin=$$(mix custom_call.install cpu --build zml | tee /dev/stderr | sed -n '$$s/^.*: //p'); \
+	EXLA_CUSTOM_CALL_PJRT_CPU=$$plugin mix test
 
 demo: plugin ## Runs examples/flash_attention
 	@cd examples/flash_attention && mix run demo.exs

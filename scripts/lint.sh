@@ -26,8 +26,8 @@ rust_workspace() {
 elixir_project .
 rust_workspace .
 for example in examples/*/; do
-  [ -f "$example/mix.exs" ] && elixir_project "${example%/}"
-  [ -f "$example/native/Cargo.toml" ] && rust_workspace "${example}native"
+  if [ -f "${example}mix.exs" ]; then elixir_project "${example%/}"; fi
+  if [ -f "${example}native/Cargo.toml" ]; then rust_workspace "${example}native"; fi
 done
 
 heading "dialyzer"

@@ -26,11 +26,21 @@ defmodule EXLA.CustomCall.Native do
   def module_custom_calls_dirty(_module), do: stub()
 
   def client_new(_plugin_path, _options), do: stub()
-  def client_info(_client), do: stub()
-  def client_compile(_client, _program, _options, _tag), do: stub()
+  def client_compile(_client, _module, _tag), do: stub()
   def library_load(_client, _path, _handlers), do: stub()
-  def executable_info(_executable), do: stub()
   def executable_run(_executable, _inputs, _tag), do: stub()
+
+  @doc false
+  # The answer of a function that works on a thread of its own: it sends `{tag, answer}`.
+  def await(fun) do
+    tag = make_ref()
+
+    with {:ok, :ok} <- fun.(tag) do
+      receive do
+        {^tag, answer} -> answer
+      end
+    end
+  end
 
   defp stub, do: :erlang.nif_error(:nif_not_loaded)
 end

@@ -6,11 +6,15 @@
 //! files runs on a dirty I/O scheduler. What compiles or executes runs on a thread of its own and
 //! answers by message, so that no scheduler waits for a device.
 
+mod answer;
 mod atoms;
+mod client;
 mod context;
 mod error;
+mod executable;
 mod graph;
 mod module;
 mod reaper;
+mod workers;
 
 rustler::init!("Elixir.EXLA.CustomCall.Native");

@@ -15,8 +15,10 @@ use melior::ir::{
     Type as MlirType, TypeLike, Value, ValueLike,
 };
 use mlir_sys::{
-    mlirArrayAttrGet, mlirDenseElementsAttrRawBufferGet, mlirModuleCreateParse, mlirModuleDestroy,
-    mlirModuleGetOperation, mlirOperationPrint, mlirOperationWriteBytecode, MlirModule, MlirValue,
+    mlirArrayAttrGet, mlirBytecodeWriterConfigCreate, mlirBytecodeWriterConfigDesiredEmitVersion,
+    mlirBytecodeWriterConfigDestroy, mlirDenseElementsAttrRawBufferGet, mlirModuleCreateParse,
+    mlirModuleDestroy, mlirModuleGetOperation, mlirOperationPrint,
+    mlirOperationWriteBytecodeWithConfig, MlirModule, MlirValue,
 };
 use std::{
     borrow::Cow,
@@ -44,6 +46,11 @@ struct Size {
 unsafe impl Send for Module {}
 // SAFETY: as above; a shared reference gives access only under the lock.
 unsafe impl Sync for Module {}
+
+/// The last version of MLIR's bytecode that keeps an operation's properties as a dictionary of
+/// attributes. Later ones write them field by field, as this MLIR's `func.func` has them, and the
+/// newer `func.func` of a plugin has other fields.
+const BYTECODE_VERSION: i64 = 4;
 
 impl Module {
     /// Builds the module that `graph` describes, and has MLIR verify it.
@@ -121,10 +128,18 @@ impl Module {
     /// The module as MLIR bytecode: smaller than text, and large constants stay bytes.
     pub fn to_bytecode(&self) -> Vec<u8> {
         self.with_operation(|operation| {
-            // SAFETY: the operation is live and locked for the call.
-            collect(|callback, data| unsafe {
-                mlirOperationWriteBytecode(operation, Some(callback), data);
-            })
+            // SAFETY: the operation is live and locked for the call; the configuration is destroyed
+            // after it.
+            unsafe {
+                let config = mlirBytecodeWriterConfigCreate();
+                mlirBytecodeWriterConfigDesiredEmitVersion(config, BYTECODE_VERSION);
+                let bytes = collect(|callback, data| {
+                    // It fails only for a version that this MLIR cannot write.
+                    mlirOperationWriteBytecodeWithConfig(operation, config, Some(callback), data);
+                });
+                mlirBytecodeWriterConfigDestroy(config);
+                bytes
+            }
         })
     }
 
