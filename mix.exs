@@ -14,6 +14,8 @@ defmodule EXLACustomCall.MixProject do
       compilers: [:exla_cargo | Mix.compilers()],
       elixirc_paths: elixirc_paths(Mix.env()),
       start_permanent: Mix.env() == :prod,
+      # Tests define implementations of the protocol.
+      consolidate_protocols: Mix.env() != :test,
       deps: [],
       name: "EXLA.CustomCall",
       description: description(),

@@ -1,2 +1,3 @@
 EXLA.CustomCall.TestHandlers.build!()
+EXLA.CustomCall.XLA.start!()
 ExUnit.start()

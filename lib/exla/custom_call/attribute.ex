@@ -239,7 +239,7 @@ defmodule EXLA.CustomCall.Attribute do
   names, major first, where it is a product of factors. `sizes` gives each factor's size, in the
   order in which factors are numbered.
 
-  Source: Shardy's `OpShardingRuleAttr`.
+  Source: Shardy's `OpShardingRuleAttr`, whose text begins with `#sdy.op_sharding_rule`.
 
   ## Examples
 
@@ -248,7 +248,7 @@ defmodule EXLA.CustomCall.Attribute do
       ...>   [[:batch, [:heads, :group]]],
       ...>   batch: 2, heads: 4, group: 3
       ...> )
-      "#sdy.sharding_rule<([i, jk], [i, j])->([i, jk]) {i=2, j=4, k=3}>"
+      "#sdy.op_sharding_rule<([i, jk], [i, j])->([i, jk]) {i=2, j=4, k=3}>"
 
       iex> EXLA.CustomCall.Attribute.sharding_rule([[:a]], [[:b]], a: 2)
       ** (ArgumentError) the factor :b has no size; give one for each factor
@@ -275,7 +275,7 @@ defmodule EXLA.CustomCall.Attribute do
                 "expected the size of #{inspect(name)} to be a positive integer, got: #{inspect(size)}"
       end)
 
-    "#sdy.sharding_rule<(#{mappings(operands, symbols)})->(#{mappings(results, symbols)}) {#{size_texts}}>"
+    "#sdy.op_sharding_rule<(#{mappings(operands, symbols)})->(#{mappings(results, symbols)}) {#{size_texts}}>"
   end
 
   # Shardy's factor symbols: i to z, then z_1, z_2, ...

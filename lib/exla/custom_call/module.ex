@@ -7,15 +7,15 @@ defmodule EXLA.CustomCall.Module do
       iex> x = Value.parameter(type)
       iex> [y] = Value.custom_call([x], %Spec{call_target_name: "scale"}, [type])
       iex> {:ok, module} = Module.build([x], [y])
-      iex> IO.puts(module)
+      iex> to_string(module)
+      ~S'''
       module {
         func.func @main(%arg0: tensor<2xf32>) -> tensor<2xf32> {
           %0 = "stablehlo.custom_call"(%arg0) {api_version = 4 : i32, call_target_name = "scale"} : (tensor<2xf32>) -> tensor<2xf32>
           return %0 : tensor<2xf32>
         }
       }
-      <BLANKLINE>
-      :ok
+      '''
 
   A module is kept as MLIR bytecode, checked and ready for the compiler. The MLIR that it was built
   as is freed before `build/3` returns, so a module weighs no more than its bytes.
@@ -102,7 +102,7 @@ defmodule EXLA.CustomCall.Module do
          {:ok, results} <- Value.check_values(results, "results"),
          {:ok, effects} <- Value.check_effects(opts[:effects]),
          :ok <- check_name(opts[:name], :name),
-         :ok <- check_name(opts[:function] || :none, :function),
+         :ok <- check_function_name(opts[:function]),
          :ok <- check_functions(opts[:functions]),
          :ok <- SpecTerms.check_pairs(opts[:attributes], :module_attributes),
          {:ok, context} <- context_ref(opts[:context]),
@@ -230,10 +230,14 @@ defmodule EXLA.CustomCall.Module do
     end
   end
 
+  defp check_function_name(nil), do: not_a_name(nil, :function)
+  defp check_function_name(name), do: check_name(name, :function)
+
   defp check_name(nil, _option), do: :ok
   defp check_name(name, _option) when is_binary(name), do: :ok
+  defp check_name(other, option), do: not_a_name(other, option)
 
-  defp check_name(other, option) do
+  defp not_a_name(other, option) do
     {:error,
      Error.new(:argument, "expected #{inspect(option)} to be a binary, got: #{inspect(other)}",
        field: option

@@ -20,10 +20,17 @@ defmodule EXLA.CustomCall.Origin do
   def exla?(ebin) do
     beam = Path.join(ebin, "Elixir.EXLA.CustomCall.Spec.beam")
 
-    # The atoms of a beam file are there even where debug information was stripped.
-    case :beam_lib.chunks(String.to_charlist(beam), [:atoms]) do
-      {:ok, {_module, [atoms: atoms]}} -> List.keymember?(atoms, :mlir_attributes, 1)
+    # The fields of a struct are a literal of its beam file: there even where debug information was
+    # stripped, and to be had without loading the module.
+    case :beam_lib.chunks(String.to_charlist(beam), [~c"LitT"]) do
+      {:ok, {_module, [{_chunk, literals}]}} -> literals |> inflate() |> names?("mlir_attributes")
       {:error, :beam_lib, _reason} -> false
     end
   end
+
+  # Since OTP 28 a size of 0 says that the literals are not compressed.
+  defp inflate(<<0::32, literals::binary>>), do: literals
+  defp inflate(<<_size::32, literals::binary>>), do: :zlib.uncompress(literals)
+
+  defp names?(literals, name), do: :binary.match(literals, name) != :nomatch
 end

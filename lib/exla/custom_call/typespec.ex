@@ -210,9 +210,12 @@ defmodule EXLA.CustomCall.Typespec do
     dimensions = Tuple.to_list(shape)
 
     cond do
-      wrong = Enum.find(dimensions, &(not is_integer(&1))) ->
+      not Enum.all?(dimensions, &is_integer/1) ->
+        [wrong | _] = Enum.reject(dimensions, &is_integer/1)
+
         error(
-          "expected the dimensions of a shape to be integers, got #{inspect(wrong)} in #{inspect(shape)}"
+          "expected the dimensions of a shape to be integers, got #{inspect(wrong)} in " <>
+            inspect(shape)
         )
 
       wrong = Enum.find(dimensions, &(&1 < 0)) ->

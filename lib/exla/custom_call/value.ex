@@ -127,10 +127,12 @@ defmodule EXLA.CustomCall.Value do
 
       iex> alias EXLA.CustomCall.{Typespec, Value}
       iex> x = Value.parameter(Typespec.tensor({:f, 32}, {2, 3}))
-      iex> Value.op("stablehlo.transpose", [x], [Typespec.tensor({:f, 32}, {3, 2})],
-      ...>   attributes: [{"permutation", "array<i64: 1, 0>"}]
-      ...> )
-      [#EXLA.CustomCall.Value<stablehlo.transpose f32[3][2]>]
+      iex> [y] =
+      ...>   Value.op("stablehlo.transpose", [x], [Typespec.tensor({:f, 32}, {3, 2})],
+      ...>     attributes: [{"permutation", "array<i64: 1, 0>"}]
+      ...>   )
+      iex> y
+      #EXLA.CustomCall.Value<stablehlo.transpose f32[3][2]>
   """
   @spec op(String.t(), [t()], [Typespec.t() | map()], keyword()) :: [t()]
   def op(name, operands, results, opts \\ []) do

@@ -141,8 +141,8 @@ mod tests {
             "[dense<[1, 0]> : tensor<2xindex>]"
         );
         assert_eq!(
-            printed(b"#sdy.sharding_rule<([i])->([i]) {i=2}>").unwrap(),
-            "#sdy.sharding_rule<([i])->([i]) {i=2}>"
+            printed(b"#sdy.op_sharding_rule<([i])->([i]) {i=2}>").unwrap(),
+            "#sdy.op_sharding_rule<([i])->([i]) {i=2}>"
         );
     }
 

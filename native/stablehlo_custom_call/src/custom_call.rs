@@ -168,7 +168,7 @@ mod tests {
         call.mlir_attributes = vec![
             named(
                 "sdy.sharding_rule",
-                "#sdy.sharding_rule<([i])->([i]) {i=2}>",
+                "#sdy.op_sharding_rule<([i])->([i]) {i=2}>",
             ),
             named("has_side_effect", "true"),
         ];
@@ -178,7 +178,7 @@ mod tests {
                 "api_version = 4 : i32",
                 "call_target_name = \"target\"",
                 "has_side_effect = true",
-                "sdy.sharding_rule = #sdy.sharding_rule<([i])->([i]) {i=2}>",
+                "sdy.sharding_rule = #sdy.op_sharding_rule<([i])->([i]) {i=2}>",
             ]
         );
     }

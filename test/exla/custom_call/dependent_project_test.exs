@@ -36,7 +36,10 @@ defmodule EXLA.CustomCall.DependentProjectTest do
         {:ok,
          %EXLA.CustomCall.Spec{
            call_target_name: "test_add_f32",
-           mlir_attributes: [{"result_layouts", "[dense<0> : tensor<1xindex>]"}]
+           mlir_attributes: [
+             {"operand_layouts", "[dense<0> : tensor<1xindex>, dense<0> : tensor<1xindex>]"},
+             {"result_layouts", "[dense<0> : tensor<1xindex>]"}
+           ]
          }}
       end
 

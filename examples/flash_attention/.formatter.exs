@@ -1,0 +1,3 @@
+[
+  inputs: ["{mix,.formatter,demo}.exs", "{lib,test}/**/*.{ex,exs}"]
+]

@@ -1,0 +1,129 @@
+# Attention in XLA, by the kernel of this project: `mix run demo.exs`. See README.md.
+
+alias EXLA.CustomCall.{Attribute, Client, Executable, Lowering, Module, Spec, Typespec, Value}
+alias FlashAttention.{Floats, Forward, Reference}
+
+tolerance = 1.0e-5
+runs = 50
+
+heading = fn text -> IO.puts("\n#{text}\n#{String.duplicate("-", String.length(text))}") end
+
+fail = fn message ->
+  IO.puts(:stderr, "\nThe demo failed: #{message}")
+  exit({:shutdown, 1})
+end
+
+# MLIR prints an operation as one line. Here each attribute of the custom call gets its own.
+print = fn module ->
+  [call] = Module.custom_calls(module)
+  names = for {name, _} <- call.mlir_attributes, do: Regex.escape(name)
+  names = Enum.join(["api_version", "backend_config", "call_target_name"] ++ names, "|")
+
+  Regex.compile!("([{ ])(?=(?:#{names}) = )")
+  |> Regex.replace(to_string(module), fn _, before -> String.trim(before) <> "\n      " end)
+  |> String.replace("} : (", "\n    } : (")
+  |> IO.write()
+end
+
+# What the function returns, and the milliseconds it takes.
+timed = fn fun ->
+  {microseconds, result} = :timer.tc(fun)
+  {microseconds / 1000, result}
+end
+
+median = fn values -> values |> Enum.sort() |> Enum.at(div(length(values), 2)) end
+milliseconds = fn value -> :erlang.float_to_binary(value, decimals: 2) <> " ms" end
+scientific = fn value -> to_string(:io_lib.format("~.2e", [value])) end
+
+client = Client.new!(plugin: :cpu)
+FlashAttention.load!(client)
+
+# Grouped-query attention: 8 query heads share 2 key and value heads.
+q = Typespec.tensor({:f, 32}, {2, 64, 8, 64})
+kv = Typespec.tensor({:f, 32}, {2, 64, 2, 64})
+templates = [q, kv, kv]
+
+lower = fn block ->
+  Lowering.lower!(block, FlashAttention.outputs(q), templates, client, name: "flash_attention")
+end
+
+heading.("The custom call in StableHLO")
+print.(lower.(%Forward{}))
+
+heading.("The kernel in XLA against softmax attention in plain Elixir")
+IO.puts("q {2, 64, 8, 64}, k and v {2, 64, 2, 64}, f32; time to run: median of #{runs}\n")
+
+{operands, _random} =
+  Enum.map_reduce(templates, :rand.seed_s(:exsss, 42), fn template, random ->
+    {values, random} =
+      Enum.map_reduce(1..Tuple.product(template.shape), random, fn _, random ->
+        :rand.normal_s(random)
+      end)
+
+    {{Floats.encode(values), template}, random}
+  end)
+
+row = fn name, cells ->
+  cells = Enum.map(cells, &String.pad_leading(&1, 16))
+  IO.puts(["  ", String.pad_trailing(name, 8), cells])
+end
+
+row.("", ["error of out", "error of lse", "to compile", "to run"])
+
+errors =
+  for {name, block} <- [{"full", %Forward{}}, {"causal", %Forward{causal: true}}] do
+    module = lower.(block)
+    {compile_time, executable} = timed.(fn -> Client.compile!(client, module) end)
+    answers = for _ <- 1..runs, do: timed.(fn -> Executable.run!(executable, operands) end)
+    {run_times, [[out, lse, _workspace] | _]} = Enum.unzip(answers)
+
+    {expected_out, expected_lse} = apply(Reference, :forward, [block | operands])
+
+    errors = [
+      Floats.largest_error(Floats.decode(out), expected_out),
+      Floats.largest_error(Floats.decode(lse), expected_lse)
+    ]
+
+    times = [compile_time, median.(run_times)]
+    row.(name, Enum.map(errors, scientific) ++ Enum.map(times, milliseconds))
+    Enum.max(errors)
+  end
+
+largest = Enum.max(errors)
+
+if largest > tolerance do
+  fail.("the largest error is #{scientific.(largest)}, more than #{scientific.(tolerance)}")
+end
+
+IO.puts(
+  "\nThe largest error is #{scientific.(largest)}; at most #{scientific.(tolerance)} may be."
+)
+
+heading.("The layout at work")
+IO.puts("[[0, 1, 2], [3, 4, 5]] in memory, as a handler sees it:\n")
+
+matrix = Typespec.tensor({:f, 32}, {2, 3})
+elements = Typespec.tensor({:f, 32}, {6})
+
+for {layout, expected} <- [{[1, 0], [0, 1, 2, 3, 4, 5]}, {[0, 1], [0, 3, 1, 4, 2, 5]}] do
+  # A call made from values, without a block. Its handler returns the elements as they lie in memory.
+  operand = Value.parameter(matrix)
+  operand_layouts = Attribute.layouts([layout])
+
+  spec = %Spec{
+    call_target_name: "layout_probe_f32",
+    # StableHLO wants the layouts of operands and results, or of neither.
+    mlir_attributes: [
+      {"operand_layouts", operand_layouts},
+      {"result_layouts", Attribute.row_major([elements])}
+    ]
+  }
+
+  module = Module.build!([operand], Value.custom_call([operand], spec, [elements]))
+  executable = Client.compile!(client, module)
+  [seen] = Executable.run!(executable, [Floats.encode([0, 1, 2, 3, 4, 5])])
+  seen = seen |> Floats.decode() |> Enum.map(&trunc/1)
+
+  IO.puts("  #{Enum.join(seen, ", ")}   with operand_layouts = #{operand_layouts}")
+  if seen != expected, do: fail.("the handler should see #{Enum.join(expected, ", ")}")
+end

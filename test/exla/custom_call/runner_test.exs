@@ -1,0 +1,64 @@
+defmodule EXLA.CustomCall.RunnerTest do
+  use ExUnit.Case, async: true
+
+  import EXLA.CustomCall.XLA, only: [f32: 1, floats: 1]
+
+  alias EXLA.CustomCall.{Attribute, Runner, Spec, Typespec, XLA}
+
+  defmodule Scale do
+    defstruct factor: 1.0
+  end
+
+  defimpl EXLA.CustomCall, for: Scale do
+    def call(block, out, [%{type: {:f, 32}}], %{platform: :host}) do
+      target = if is_tuple(out), do: "test_shares_memory", else: "test_scale_f32"
+      attributes = if is_tuple(out), do: [], else: [{"factor", Attribute.float(block.factor)}]
+      {:ok, %Spec{call_target_name: target, attributes: attributes}}
+    end
+
+    def call(_block, _out, _args, _client), do: :skip
+  end
+
+  @vector Typespec.tensor({:f, 32}, {2})
+
+  defp run(block, args, out, opts \\ [client: XLA.client()]),
+    do: Runner.run(block, args, out, opts)
+
+  test "a block runs in one call" do
+    {:ok, result} = run(%Scale{factor: 3.0}, [f32([1, 2])], @vector)
+    assert floats(result) == [3.0, 6.0]
+
+    assert Runner.run!(%Scale{}, [f32([1, 2])], @vector, client: XLA.client()) ==
+             elem(f32([1, 2]), 0)
+  end
+
+  test "a tuple of outputs gives a tuple of binaries" do
+    {:ok, {same, shared}} = run(%Scale{}, [f32([1, 2])], {@vector, Typespec.tensor(:s32, {})})
+    assert floats(same) == [1.0, 2.0]
+    assert shared == <<0::32>>
+  end
+
+  test "a block that skips is skipped" do
+    args = [{<<0::64>>, Typespec.tensor(:f64, {1})}]
+    assert run(%Scale{}, args, @vector) == :skip
+    assert Runner.run!(%Scale{}, args, @vector, client: XLA.client()) == :skip
+  end
+
+  test "errors of every step come back" do
+    {:error, error} = run(%Scale{factor: 2.0}, [{<<0>>, @vector}], @vector)
+
+    assert error.message ==
+             "input 0: #EXLA.CustomCall.Typespec<f32[2]> takes 8 bytes, got a binary of 1"
+
+    {:error, error} = run(%Scale{}, [<<0::64>>], @vector)
+
+    assert error.message ==
+             "operand 0: expected a {binary, template} pair or an Nx.Tensor, got: <<0, 0, 0, 0, 0, 0, 0, 0>>"
+
+    {:error, error} = run(%Scale{}, [], @vector, [])
+
+    assert error.message ==
+             "expected :client to be an EXLA.CustomCall.Client, such as " <>
+               "EXLA.CustomCall.Client.new!(plugin: :cpu), got: nil"
+  end
+end
