@@ -12,7 +12,10 @@ defmodule EXLA.CustomCall.Attribute do
       ...>     {"causal", Attribute.boolean(true)},
       ...>     {"softmax_scale", Attribute.float(0.125, {:f, 32})}
       ...>   ],
-      ...>   mlir_attributes: [{"operand_layouts", Attribute.layouts([[1, 0], [0]])}]
+      ...>   mlir_attributes: [
+      ...>     {"operand_layouts", Attribute.layouts([[1, 0], [0]])},
+      ...>     {"result_layouts", Attribute.layouts([[1, 0]])}
+      ...>   ]
       ...> }
       iex> spec.attributes
       [{"causal", "true"}, {"softmax_scale", "0.125 : f32"}]
@@ -237,9 +240,22 @@ defmodule EXLA.CustomCall.Attribute do
 
   Operands and results are lists of dimensions; a dimension is the name of its factor, or a list of
   names, major first, where it is a product of factors. `sizes` gives each factor's size, in the
-  order in which factors are numbered.
+  order in which factors are numbered. A factor of size 1 is left out of products, where Shardy does
+  not take it.
+
+  Without options every factor is pass-through: splitting it needs no communication.
 
   Source: Shardy's `OpShardingRuleAttr`, whose text begins with `#sdy.op_sharding_rule`.
+
+  ## Options
+
+    * `:reduction` - factors that the call reduces over: split, their results must be summed.
+    * `:need_replication` - factors that cannot be split: what the call computes needs all of them,
+      as a softmax needs all keys.
+    * `:permutation` - factors that can be split if data is exchanged between neighbours.
+    * `:blocked_propagation` - factors along which no sharding is propagated.
+    * `:custom` - whether the rule is one of the user's, which Shardy keeps; default `true`, as it is
+      one.
 
   ## Examples
 
@@ -248,55 +264,125 @@ defmodule EXLA.CustomCall.Attribute do
       ...>   [[:batch, [:heads, :group]]],
       ...>   batch: 2, heads: 4, group: 3
       ...> )
-      "#sdy.op_sharding_rule<([i, jk], [i, j])->([i, jk]) {i=2, j=4, k=3}>"
+      "#sdy.op_sharding_rule<([i, jk], [i, j])->([i, jk]) {i=2, j=4, k=3}, custom>"
+
+      iex> EXLA.CustomCall.Attribute.sharding_rule([[:rows, :columns]], [[:rows]],
+      ...>   [rows: 2, columns: 3], reduction: [:columns]
+      ...> )
+      "#sdy.op_sharding_rule<([i, j])->([i]) {i=2, j=3} reduction={j}, custom>"
 
       iex> EXLA.CustomCall.Attribute.sharding_rule([[:a]], [[:b]], a: 2)
       ** (ArgumentError) the factor :b has no size; give one for each factor
   """
-  @spec sharding_rule([[dimension]], [[dimension]], [{factor, pos_integer()}]) :: String.t()
+  @spec sharding_rule([[dimension]], [[dimension]], [{factor, non_neg_integer()}], keyword()) ::
+          String.t()
         when factor: atom() | String.t(), dimension: factor | [factor]
-  def sharding_rule(operands, results, sizes) do
-    sizes = list!(sizes)
+  def sharding_rule(operands, results, sizes, opts \\ []) do
+    kinds = [:reduction, :need_replication, :permutation, :blocked_propagation]
+    defaults = Enum.map(kinds, &{&1, []}) ++ [custom: true]
+    opts = opts |> EXLA.CustomCall.Options.validate(defaults) |> Error.unwrap!()
+    check_sizes!(sizes)
+    check_used!(sizes, operands, results)
+
+    size = Map.new(sizes)
+    operands = Enum.map(operands, fn value -> Enum.map(value, &factors(&1, size)) end)
+    results = Enum.map(results, fn value -> Enum.map(value, &factors(&1, size)) end)
+    check_reduction!(opts[:reduction], results)
+    used = List.flatten([operands, results])
+    sizes = Enum.filter(sizes, fn {name, _} -> name in used end)
 
     symbols =
       sizes |> Enum.with_index() |> Map.new(fn {{name, _}, index} -> {name, symbol(index)} end)
 
-    if map_size(symbols) != length(sizes) do
-      raise ArgumentError, "a factor is given two sizes: #{inspect(sizes)}"
-    end
+    size_texts = Enum.map_join(sizes, ", ", fn {name, size} -> "#{symbols[name]}=#{size}" end)
 
-    size_texts =
-      Enum.map_join(sizes, ", ", fn
-        {name, size} when is_integer(size) and size > 0 ->
-          "#{symbols[name]}=#{size}"
+    sets =
+      for kind <- kinds,
+          # In the order of the factors, as Shardy wants them.
+          set = Enum.filter(sizes, fn {name, _} -> name in set!(opts[kind], kind, size) end),
+          set != [],
+          into: "" do
+        " #{kind}={#{Enum.map_join(set, ", ", fn {name, _} -> symbols[name] end)}}"
+      end
 
-        {name, size} ->
-          raise ArgumentError,
-                "expected the size of #{inspect(name)} to be a positive integer, got: #{inspect(size)}"
-      end)
+    custom = if opts[:custom], do: ", custom", else: ""
 
-    "#sdy.op_sharding_rule<(#{mappings(operands, symbols)})->(#{mappings(results, symbols)}) {#{size_texts}}>"
+    "#sdy.op_sharding_rule<(#{mappings(operands, symbols)})->(#{mappings(results, symbols)}) " <>
+      "{#{size_texts}}#{sets}#{custom}>"
   end
 
   # Shardy's factor symbols: i to z, then z_1, z_2, ...
   defp symbol(index) when index < 18, do: <<?i + index>>
   defp symbol(index), do: "z_#{index - 17}"
 
-  defp mappings(values, symbols) do
-    values
-    |> list!()
-    |> Enum.map_join(", ", fn dimensions ->
-      "[#{dimensions |> list!() |> Enum.map_join(", ", &dimension(&1, symbols))}]"
+  defp check_sizes!(sizes) do
+    Enum.each(list!(sizes), fn
+      {_name, size} when is_integer(size) and size >= 0 ->
+        :ok
+
+      {name, size} ->
+        raise ArgumentError,
+              "expected the size of #{inspect(name)} to be an integer of 0 or more, got: " <>
+                inspect(size)
+
+      other ->
+        raise ArgumentError, "expected {factor, size} pairs, got: #{inspect(other)}"
     end)
+
+    names = Enum.map(sizes, &elem(&1, 0))
+
+    if Enum.uniq(names) != names do
+      raise ArgumentError, "a factor is given two sizes: #{inspect(sizes)}"
+    end
   end
 
-  defp dimension(factors, symbols) do
-    factors
-    |> List.wrap()
-    |> Enum.map_join(fn factor ->
-      Map.get(symbols, factor) ||
-        raise ArgumentError,
-              "the factor #{inspect(factor)} has no size; give one for each factor"
+  defp check_used!(sizes, operands, results) do
+    used =
+      for value <- list!(operands) ++ list!(results), dimension <- list!(value), do: dimension
+
+    used = List.flatten(used)
+
+    for {name, _} <- sizes, name not in used do
+      raise ArgumentError,
+            "the factor #{inspect(name)} is in no dimension; leave it out, or give it a place"
+    end
+  end
+
+  defp check_reduction!(reduction, results) do
+    for name <- list!(reduction), name in List.flatten(results) do
+      raise ArgumentError,
+            "reduction: the factor #{inspect(name)} is in a result; what is reduced over is in none"
+    end
+  end
+
+  # The factors of a dimension, without those of size 1 where there are others.
+  defp factors(dimension, sizes) do
+    names = List.wrap(dimension)
+
+    for name <- names, not is_map_key(sizes, name) do
+      raise ArgumentError, "the factor #{inspect(name)} has no size; give one for each factor"
+    end
+
+    case Enum.reject(names, &(sizes[&1] == 1)) do
+      [] -> Enum.take(names, 1)
+      larger -> larger
+    end
+  end
+
+  defp set!(names, kind, sizes) do
+    for name <- list!(names), not is_map_key(sizes, name) do
+      raise ArgumentError, "#{kind}: there is no factor #{inspect(name)}"
+    end
+
+    names
+  end
+
+  defp mappings(values, symbols) do
+    Enum.map_join(values, ", ", fn dimensions ->
+      texts =
+        Enum.map_join(dimensions, ", ", fn factors -> Enum.map_join(factors, &symbols[&1]) end)
+
+      "[#{texts}]"
     end)
   end
 

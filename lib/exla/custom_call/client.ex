@@ -137,6 +137,8 @@ defmodule EXLA.CustomCall.Client do
   @no_untyped_handler ~r/No registered implementation for untyped custom call to (.+) for /s
 
   defp explain(error) do
+    error = %{error | message: tidy(error.message)}
+
     cond do
       found = Regex.run(@no_typed_handler, error.message) ->
         remedy(
@@ -154,6 +156,19 @@ defmodule EXLA.CustomCall.Client do
 
       true ->
         error
+    end
+  end
+
+  # XLA ends every refusal of a module with a guess about versions, and a note on who wrote the
+  # bytecode, where it has said what is wrong already.
+  @asides ~r/^.*(error: Failed to parse using StableHLO|note: in bytecode version).*$/
+
+  defp tidy(message) do
+    lines = String.split(message, "\n", trim: true)
+
+    case Enum.reject(lines, &(&1 =~ @asides)) do
+      [] -> message
+      lines -> Enum.join(lines, "\n")
     end
   end
 

@@ -22,7 +22,8 @@ unless EXLA.CustomCall.Origin.exla?() do
 
       * `:mlir_attributes` - `{name, text}` pairs of the same form. Each becomes an attribute of the
         operation under its exact name: `operand_layouts`, `result_layouts`,
-        `output_operand_aliases`, `has_side_effect`, `sdy.sharding_rule`, ... The names
+        `output_operand_aliases`, `has_side_effect`, `sdy.sharding_rule`, ... XLA wants layouts for
+        both the operands and the results, or for neither. The names
         `call_target_name`, `api_version`, `backend_config` and `mhlo.backend_config` are reserved.
 
       * `:operand_element_types` - `:default`, or a list with one type an operand. An operand whose

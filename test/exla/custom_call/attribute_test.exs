@@ -4,7 +4,7 @@ defmodule EXLA.CustomCall.AttributeTest do
 
   import EXLA.CustomCall.XLA, only: [text: 1]
 
-  alias EXLA.CustomCall.{Attribute, Spec, Typespec, XLA}
+  alias EXLA.CustomCall.{Attribute, Client, Module, Spec, Typespec, Value, XLA}
 
   # What a handler in XLA says that it got.
   defp seen(attributes) do
@@ -110,9 +110,81 @@ defmodule EXLA.CustomCall.AttributeTest do
   end
 
   test "a sharding rule has Shardy's symbols, also beyond z" do
-    sizes = for n <- 1..20, do: {"f#{n}", n}
-    rule = Attribute.sharding_rule([["f1", ["f18", "f19"]]], [["f20"]], sizes)
-    assert rule =~ "<([i, zz_1])->([z_2]) {i=1, j=2,"
-    assert rule =~ "z=18, z_1=19, z_2=20}>"
+    sizes = for n <- 1..20, do: {"f#{n}", n + 1}
+    dimensions = for n <- 1..17, do: "f#{n}"
+    rule = Attribute.sharding_rule([dimensions ++ [["f18", "f19"]]], [["f20"]], sizes)
+
+    assert rule =~
+             "<([i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y, zz_1])->([z_2]) {i=2, j=3,"
+
+    assert rule =~ "z=19, z_1=20, z_2=21}, custom>"
+  end
+
+  test "a factor of 1 has no place in a product, and none at all where it is nowhere else" do
+    rule = fn heads, group ->
+      Attribute.sharding_rule([[[:heads, :group]], [:heads]], [[:heads]],
+        heads: heads,
+        group: group
+      )
+    end
+
+    assert rule.(4, 2) == "#sdy.op_sharding_rule<([ij], [i])->([i]) {i=4, j=2}, custom>"
+    assert rule.(4, 1) == "#sdy.op_sharding_rule<([i], [i])->([i]) {i=4}, custom>"
+    assert rule.(1, 2) == "#sdy.op_sharding_rule<([j], [i])->([i]) {i=1, j=2}, custom>"
+    assert rule.(1, 1) == "#sdy.op_sharding_rule<([i], [i])->([i]) {i=1}, custom>"
+  end
+
+  test "the factors of each kind come in the order of the factors" do
+    assert Attribute.sharding_rule([[:a, :b, :c, :d]], [[:a]], [a: 2, b: 3, c: 4, d: 5],
+             need_replication: [:d, :b],
+             reduction: [:c],
+             custom: false
+           ) ==
+             "#sdy.op_sharding_rule<([i, j, k, l])->([i]) {i=2, j=3, k=4, l=5} " <>
+               "reduction={k} need_replication={j, l}>"
+  end
+
+  test "Shardy takes a rule of every kind" do
+    operand = Value.parameter(Typespec.tensor({:f, 32}, {1, 2, 3}))
+    result = Typespec.tensor({:f, 32}, {1})
+
+    for kind <- [:reduction, :need_replication, :permutation, :blocked_propagation],
+        custom <- [true, false] do
+      rule =
+        Attribute.sharding_rule([[[:a, :b], :c, :d]], [[:a]], [a: 1, b: 1, c: 2, d: 3], [
+          {kind, [:c, :d]},
+          {:custom, custom}
+        ])
+
+      spec = %Spec{call_target_name: "test_copy", mlir_attributes: [{"sdy.sharding_rule", rule}]}
+      module = Module.build!([operand], Value.custom_call([operand], spec, [result]))
+      assert {:ok, _} = Client.compile(XLA.client(), module)
+    end
+  end
+
+  test "a sharding rule that names what is not there is refused" do
+    assert_raise ArgumentError,
+                 "the factor :b is in no dimension; leave it out, or give it a place",
+                 fn -> Attribute.sharding_rule([[:a]], [[:a]], a: 2, b: 2) end
+
+    assert_raise ArgumentError, "reduction: there is no factor :b", fn ->
+      Attribute.sharding_rule([[:a]], [[:a]], [a: 2], reduction: [:b])
+    end
+
+    assert_raise ArgumentError,
+                 "reduction: the factor :a is in a result; what is reduced over is in none",
+                 fn -> Attribute.sharding_rule([[:a]], [[:a]], [a: 2], reduction: [:a]) end
+
+    assert_raise ArgumentError, "a factor is given two sizes: [a: 2, a: 3]", fn ->
+      Attribute.sharding_rule([[:a]], [[:a]], a: 2, a: 3)
+    end
+
+    assert_raise ArgumentError,
+                 "expected the size of :a to be an integer of 0 or more, got: -1",
+                 fn -> Attribute.sharding_rule([[:a]], [[:a]], a: -1) end
+
+    assert_raise ArgumentError,
+                 "unknown option :reduce; the options are :reduction, :need_replication, :permutation, :blocked_propagation, :custom",
+                 fn -> Attribute.sharding_rule([[:a]], [[:a]], [a: 1], reduce: [:a]) end
   end
 end

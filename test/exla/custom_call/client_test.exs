@@ -105,6 +105,15 @@ defmodule EXLA.CustomCall.ClientTest do
     assert error.message =~ "stablehlo.nonsense"
   end
 
+  test "its guess about versions is left out where it has said what is wrong" do
+    layouts = [{"result_layouts", "[dense<0> : tensor<1xindex>]"}]
+    spec = %Spec{call_target_name: "test_copy", mlir_attributes: layouts}
+    {:error, error} = Client.compile(XLA.client(), one_call(spec))
+    assert error.message =~ "should be specified for either both operands and results or none"
+    refute error.message =~ "Failed to parse"
+    refute error.message =~ "bytecode"
+  end
+
   test "many processes compile at once" do
     modules = for n <- 1..16, do: one_call(scale(n))
 

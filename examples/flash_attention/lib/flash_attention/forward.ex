@@ -71,13 +71,8 @@ defimpl EXLA.CustomCall, for: FlashAttention.Forward do
 
   def call(_block, _out, _args, _client), do: :skip
 
-  # How Shardy may split the call over devices. Each dimension is a factor, a letter from i on, and
-  # tensors that share a factor are split alike:
-  #
-  #   i  batch           k  key and value heads      p  query heads that share one of these
-  #   j  queries         m  keys                     o  workspace
-  #   l  depth of q and k, which the scores sum over
-  #   n  depth of v and out
+  # How Shardy may split the call over devices: tensors whose dimensions have a factor in common are
+  # split alike. Query head number h * group + g looks at key head h, a product of two factors.
   #
   # Batches and heads have nothing to do with each other, so they may be split, and so may queries:
   # each device then has a workspace of its own, whose contents nobody reads. A softmax goes over all
@@ -86,23 +81,31 @@ defimpl EXLA.CustomCall, for: FlashAttention.Forward do
   defp sharding_rule(block, q, k, {_, _, %{shape: {_, _, workspace}}}) do
     {batch, queries, query_heads, depth} = q.shape
     {_, keys, heads, _} = k.shape
-    group = div(query_heads, heads)
+    whole = [:depth, :keys, :value_depth, :workspace]
 
-    # Query head number h * group + g looks at key head h: a product of factors, the major one first.
-    # Shardy wants no factor of 1 in a product, and none that no dimension has.
-    {h, group_size} =
-      cond do
-        group == 1 -> {"k", ""}
-        heads == 1 -> {"p", ", p=#{group}"}
-        true -> {"kp", ", p=#{group}"}
-      end
-
-    replicated = if block.causal, do: "j, l, m, n, o", else: "l, m, n, o"
-
-    "#sdy.op_sharding_rule<" <>
-      "([i, j, #{h}, l], [i, m, k, l], [i, m, k, n])->([i, j, #{h}, n], [i, #{h}, j], [i, #{h}, o]) " <>
-      "{i=#{batch}, j=#{queries}, k=#{heads}, l=#{depth}, m=#{keys}, n=#{depth}, o=#{workspace}#{group_size}} " <>
-      "need_replication={#{replicated}}, custom>"
+    Attribute.sharding_rule(
+      [
+        [:batch, :queries, [:heads, :group], :depth],
+        [:batch, :keys, :heads, :depth],
+        [:batch, :keys, :heads, :value_depth]
+      ],
+      [
+        [:batch, :queries, [:heads, :group], :value_depth],
+        [:batch, [:heads, :group], :queries],
+        [:batch, [:heads, :group], :workspace]
+      ],
+      [
+        batch: batch,
+        queries: queries,
+        heads: heads,
+        depth: depth,
+        keys: keys,
+        value_depth: depth,
+        workspace: workspace,
+        group: div(query_heads, heads)
+      ],
+      need_replication: if(block.causal, do: [:queries | whole], else: whole)
+    )
   end
 
   defp check_shapes!({batch, _, query_heads, depth}, {batch, _, heads, depth} = shape, shape)
