@@ -37,9 +37,11 @@ plugin: build ## Fetches XLA's CPU plugin into the user's cache, once
 	@[ -n "$${EXLA_CUSTOM_CALL_PJRT_CPU:-}" ] || mix custom_call.install cpu
 
 # The NIF crate's functions exist inside a VM only: Mix's tests are its tests.
-test: plugin ## Runs all tests: Cargo's and Mix's
+test: plugin ## Runs all tests: Cargo's and Mix's, the example's included
 	cargo test --workspace --exclude exla_custom_call --locked
 	mix test
+	cd examples/flash_attention/native && cargo test --locked
+	cd examples/flash_attention && mix test
 
 # The path is the last line that the installation prints, after a colon.
 test-plugins: test ## Runs Mix's tests on the other build of the plugin too
