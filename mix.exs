@@ -24,7 +24,7 @@ defmodule EXLACustomCall.MixProject do
   end
 
   def application do
-    [extra_applications: [:logger, :crypto]]
+    [extra_applications: [:logger, :crypto], mod: {EXLA.CustomCall.Application, []}]
   end
 
   defp elixirc_paths(:test), do: ["lib", "test/support"]

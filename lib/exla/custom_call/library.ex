@@ -61,6 +61,28 @@ defmodule EXLA.CustomCall.Library do
   @spec load!(Client.t(), Path.t(), %{binary() => String.t()} | [{binary(), String.t()}]) :: t()
   def load!(client, path, handlers), do: client |> load(path, handlers) |> Error.unwrap!()
 
+  @doc """
+  Has an Elixir function or process answer the calls of `target`, see
+  `EXLA.CustomCall.ProcessHandler`.
+
+  Registered again, a target has the new one. A target that a library's handler has is refused. Up to
+  256 targets can be registered.
+
+  ## Options
+
+    * `:timeout` - milliseconds after which a call that has no answer is an error, default 5,000.
+  """
+  @spec register(
+          Client.t(),
+          binary(),
+          (EXLA.CustomCall.ProcessHandler.Call.t() -> EXLA.CustomCall.ProcessHandler.answer())
+          | pid(),
+          keyword()
+        ) :: :ok | {:error, Error.t()}
+  def register(client, target, fun_or_pid, opts \\ []) do
+    EXLA.CustomCall.ProcessHandler.register(client, target, fun_or_pid, opts)
+  end
+
   defp check_handlers(handlers) when is_map(handlers) and not is_struct(handlers) do
     check_handlers(Map.to_list(handlers))
   end

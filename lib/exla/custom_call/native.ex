@@ -30,6 +30,9 @@ defmodule EXLA.CustomCall.Native do
   def library_load(_client, _path, _handlers), do: stub()
   def executable_run(_executable, _inputs, _tag), do: stub()
 
+  def process_handler_register(_client, _target, _process, _timeout), do: stub()
+  def process_handler_answer(_responder, _answer), do: stub()
+
   @doc false
   # The answer of a function that works on a thread of its own: it sends `{tag, answer}`.
   def await(fun) do

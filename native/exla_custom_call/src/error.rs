@@ -9,6 +9,8 @@ use std::any::Any;
 pub(crate) enum Error {
     Core(Core),
     Runtime(Kind, Runtime),
+    /// What the NIF itself refuses.
+    Refused(Kind, String),
 }
 
 /// What was being done when the run time failed.
@@ -18,6 +20,17 @@ pub(crate) enum Kind {
     Library,
     Compile,
     Run,
+}
+
+impl Kind {
+    fn atom(self) -> Atom {
+        match self {
+            Self::Client => atoms::client(),
+            Self::Library => atoms::library(),
+            Self::Compile => atoms::compile(),
+            Self::Run => atoms::run(),
+        }
+    }
 }
 
 impl From<Core> for Error {
@@ -49,6 +62,10 @@ impl Encoder for Error {
         match self {
             Self::Core(error) => core(env, error),
             Self::Runtime(kind, error) => runtime(env, *kind, error),
+            Self::Refused(kind, message) => {
+                let nil = atoms::nil();
+                (kind.atom(), nil, nil, message, nil, nil, nil).encode(env)
+            }
         }
     }
 }
@@ -110,10 +127,7 @@ fn kind_of(kind: Kind, error: &Runtime) -> Atom {
             | Runtime::UnsupportedApi { .. }
             | Runtime::MissingFunction { .. },
         ) => atoms::plugin(),
-        (Kind::Client, _) => atoms::client(),
-        (Kind::Library, _) => atoms::library(),
-        (Kind::Compile, _) => atoms::compile(),
-        (Kind::Run, _) => atoms::run(),
+        _ => kind.atom(),
     }
 }
 

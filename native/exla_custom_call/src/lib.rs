@@ -14,6 +14,7 @@ mod error;
 mod executable;
 mod graph;
 mod module;
+mod process_handler;
 mod reaper;
 mod workers;
 

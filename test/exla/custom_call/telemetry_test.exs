@@ -1,0 +1,54 @@
+defmodule EXLA.CustomCall.TelemetryTest do
+  # Not async: there is one sink for the whole VM.
+  use ExUnit.Case, async: false
+  doctest EXLA.CustomCall.Telemetry
+
+  alias EXLA.CustomCall.Telemetry
+
+  defmodule Sink do
+    def execute(name, measurements, metadata) do
+      send(:telemetry_test, {name, measurements, metadata})
+    end
+  end
+
+  setup do
+    Process.register(self(), :telemetry_test)
+    Telemetry.put_module(Sink)
+    on_exit(fn -> Telemetry.put_module(nil) end)
+  end
+
+  test "a span is an event before and one after, with the duration" do
+    assert Telemetry.span(:compile, %{client: 1}, fn -> {:ok, 2} end) == {:ok, 2}
+
+    assert_received {[:exla_custom_call, :compile, :start],
+                     %{monotonic_time: start, system_time: _}, %{client: 1}}
+
+    assert_received {[:exla_custom_call, :compile, :stop],
+                     %{duration: duration, monotonic_time: stop}, %{client: 1} = metadata}
+
+    assert stop == start + duration
+    refute is_map_key(metadata, :error)
+  end
+
+  test "an error is in the metadata of the stop" do
+    Telemetry.span(:run, %{}, fn -> {:error, :no} end)
+    assert_received {[:exla_custom_call, :run, :stop], _, %{error: :no}}
+  end
+
+  test "an exception is an event, and passes on" do
+    assert_raise RuntimeError, "no", fn -> Telemetry.span(:run, %{}, fn -> raise "no" end) end
+
+    assert_received {[:exla_custom_call, :run, :exception], %{duration: _},
+                     %{kind: :error, reason: %RuntimeError{}, stacktrace: [_ | _]}}
+
+    assert catch_throw(Telemetry.span(:run, %{}, fn -> throw(:ball) end)) == :ball
+    assert_received {[:exla_custom_call, :run, :exception], _, %{kind: :throw, reason: :ball}}
+  end
+
+  test "without a module nothing is reported" do
+    Telemetry.put_module(nil)
+    assert Telemetry.span(:run, %{}, fn -> 1 end) == 1
+    assert Telemetry.event([:cache, :hit], %{count: 1}) == :ok
+    refute_received {_, _, _}
+  end
+end
