@@ -1,7 +1,10 @@
 //! Buffers: tensors in a device's memory.
 
+use std::any::Any;
 use std::fmt;
 use std::ptr::{null_mut, NonNull};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use pjrt_sys::*;
 
@@ -10,6 +13,9 @@ use crate::args::Args;
 use crate::client::Client;
 use crate::element_type::{self, ElementType, TensorType};
 use crate::event::Event;
+use crate::host_data::OwnedInput;
+use crate::layout::Layout;
+use crate::view::View;
 use crate::Error;
 
 /// A tensor in host memory: its bytes in row-major order, without gaps.
@@ -33,6 +39,63 @@ impl HostInput<'_> {
 
     /// Checks that the bytes fill type and shape, so that the plugin reads no byte behind them.
     pub(crate) fn check(&self, index: usize) -> Result<(), Error> {
+        self.check_len(index, |expected| expected == self.data.len())
+    }
+
+    /// Checks that the plugin reads no byte behind the end, where dimension `i` has its elements
+    /// `byte_strides[i]` bytes apart.
+    fn check_strides(&self, byte_strides: &[i64]) -> Result<(), Error> {
+        let wrong = |reason: String| Err(Error::InputShape { index: 0, reason });
+        if self.element_type.bit_width() < 8 {
+            return wrong(format!("{} has no byte strides", self.tensor_type()));
+        }
+        if byte_strides.len() != self.dimensions.len() {
+            return wrong(format!(
+                "{} has {} dimensions, {} byte strides were given",
+                self.tensor_type(),
+                self.dimensions.len(),
+                byte_strides.len()
+            ));
+        }
+        // Refuses negative dimensions and sizes that overflow; an empty tensor is read nowhere.
+        let mut empty = false;
+        self.check_len(0, |expected| {
+            empty = expected == 0;
+            true
+        })?;
+        if empty {
+            return Ok(());
+        }
+        let width = self.element_type.byte_width();
+        let mut end = Some(width);
+        for (&size, &stride) in self.dimensions.iter().zip(byte_strides) {
+            let Some(stride) = usize::try_from(stride)
+                .ok()
+                .filter(|stride| stride % width == 0)
+            else {
+                return wrong(format!(
+                    "byte stride {stride} is negative or not a multiple of the {width} bytes of \
+                     {}",
+                    self.element_type
+                ));
+            };
+            let steps = usize::try_from(size).unwrap_or(1).saturating_sub(1);
+            end = stride
+                .checked_mul(steps)
+                .and_then(|reach| end?.checked_add(reach));
+        }
+        match end {
+            Some(end) if end <= self.data.len() => Ok(()),
+            _ => Err(Error::InputSize {
+                index: 0,
+                tensor: self.tensor_type(),
+                expected: end.unwrap_or(usize::MAX),
+                found: self.data.len(),
+            }),
+        }
+    }
+
+    fn check_len(&self, index: usize, fits: impl FnOnce(usize) -> bool) -> Result<(), Error> {
         if self.element_type == ElementType::Token {
             return Err(Error::NoHostBytes {
                 element_type: self.element_type,
@@ -46,7 +109,7 @@ impl HostInput<'_> {
                 self.tensor_type()
             ),
         })?;
-        if self.data.len() == expected {
+        if fits(expected) {
             return Ok(());
         }
         Err(Error::InputSize {
@@ -58,18 +121,35 @@ impl HostInput<'_> {
     }
 }
 
-/// A buffer on a device. It keeps its client alive; dropping it frees the device memory once all
-/// work that uses it is done.
+/// A buffer on a device. Clones are the same buffer. It keeps its client alive; dropping the last
+/// clone frees the device memory once all work that uses it is done.
+#[derive(Clone)]
 pub struct Buffer {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
     client: Client,
     raw: NonNull<PJRT_Buffer>,
+    /// Whether an execution was given the memory.
+    donated: AtomicBool,
+    external: Mutex<External>,
+}
+
+/// What is known of the external reference that views hold together. The plugin keeps a buffer's
+/// references in a list that it does not lock.
+#[derive(Default)]
+struct External {
+    views: usize,
+    /// Where the memory is, while there are views; null for no bytes.
+    data: usize,
 }
 
 // SAFETY: PJRT buffers may be used and freed from any thread.
-unsafe impl Send for Buffer {}
+unsafe impl Send for Inner {}
 // SAFETY: as above; no method takes the buffer's memory away while another one uses it, for the
 // plugin keeps the memory until the work that uses it is done.
-unsafe impl Sync for Buffer {}
+unsafe impl Sync for Inner {}
 
 impl Buffer {
     /// Copies a tensor to the device with the id `device`, in that platform's default layout.
@@ -83,12 +163,109 @@ impl Buffer {
         Self::from_checked(client, client.device_handle(device)?, input)
     }
 
+    /// The same for a tensor that does not lie in row-major order without gaps: the elements along
+    /// dimension `i` are `byte_strides[i]` bytes apart, a multiple of the element's width; 0 repeats
+    /// one element. `input.data` begins with the first element and may go on behind the last.
+    ///
+    /// # Errors
+    /// Those of [`from_host`](Self::from_host); [`Error::InputShape`] also for negative strides and
+    /// for element types below a byte.
+    pub fn from_host_strided(
+        client: &Client,
+        device: i32,
+        input: &HostInput<'_>,
+        byte_strides: &[i64],
+    ) -> Result<Self, Error> {
+        input.check_strides(byte_strides)?;
+        let device = client.device_handle(device)?;
+        // SAFETY: the strides were checked against the bytes, which are borrowed until the event
+        // that the transfer is over was awaited.
+        unsafe { Self::copy(client, device, input, byte_strides) }
+    }
+
+    /// Hands a tensor to the device with the id `device`, without a copy where the device is a CPU,
+    /// the bytes lie at a multiple of [`ZERO_COPY_ALIGNMENT`](crate::ZERO_COPY_ALIGNMENT) and the
+    /// elements have at least a byte; with one copy elsewhere. Does not wait for it.
+    ///
+    /// The plugin lets go of the owner of the bytes on whatever thread is done with them: when the
+    /// buffer and all that uses it is gone, or, where it copied, when the copy is made. The bytes
+    /// are never written to: an execution that is given the memory takes a copy.
+    ///
+    /// # Errors
+    /// Those of [`from_host`](Self::from_host).
+    pub fn from_host_zero_copy(
+        client: &Client,
+        device: i32,
+        input: OwnedInput<'_>,
+    ) -> Result<Self, Error> {
+        input.borrow().check(0)?;
+        Self::from_checked_zero_copy(client, client.device_handle(device)?, input)
+    }
+
     /// Copies an input whose size was checked.
     pub(crate) fn from_checked(
         client: &Client,
         device: NonNull<PJRT_Device>,
         input: &HostInput<'_>,
     ) -> Result<Self, Error> {
+        // SAFETY: the input has as many bytes as its type and shape say. The borrow of them
+        // outlasts the transfer, which is awaited.
+        unsafe { Self::copy(client, device, input, &[]) }
+    }
+
+    /// # Safety
+    /// The bytes reach as far as type, shape and strides say; no strides are those of a row-major
+    /// tensor.
+    unsafe fn copy(
+        client: &Client,
+        device: NonNull<PJRT_Device>,
+        input: &HostInput<'_>,
+        byte_strides: &[i64],
+    ) -> Result<Self, Error> {
+        const SEMANTICS: PJRT_HostBufferSemantics =
+            PJRT_HostBufferSemantics_PJRT_HostBufferSemantics_kImmutableUntilTransferCompletes;
+        // SAFETY: the caller vouches for the bytes, whose borrow lasts until the event was awaited.
+        let (done, buffer) =
+            unsafe { Self::transfer(client, device, input, byte_strides, SEMANTICS) }?;
+        if let Some(done) = done {
+            done.wait()?;
+        }
+        buffer
+    }
+
+    /// Hands over an input whose size was checked.
+    pub(crate) fn from_checked_zero_copy(
+        client: &Client,
+        device: NonNull<PJRT_Device>,
+        input: OwnedInput<'_>,
+    ) -> Result<Self, Error> {
+        const SEMANTICS: PJRT_HostBufferSemantics =
+            PJRT_HostBufferSemantics_PJRT_HostBufferSemantics_kImmutableZeroCopy;
+        // SAFETY: the input has as many bytes as its type and shape say. Their owner is dropped
+        // below, when the plugin says that it is done with them.
+        let (done, buffer) =
+            unsafe { Self::transfer(client, device, &input.borrow(), &[], SEMANTICS) }?;
+        let owner: Arc<dyn Any + Send + Sync> = input.data.into_owner();
+        match done {
+            Some(done) => done.on_ready(move |_| drop(owner)),
+            // By the header there is an event. Without one nobody says when the owner may go.
+            None => std::mem::forget(owner),
+        }
+        buffer
+    }
+
+    /// Starts a transfer. What the plugin left out of its answer is an error of the inner result:
+    /// the event counts all the same.
+    ///
+    /// # Safety
+    /// The bytes reach as far as type, shape and strides say, and stay until the event is ready.
+    unsafe fn transfer(
+        client: &Client,
+        device: NonNull<PJRT_Device>,
+        input: &HostInput<'_>,
+        byte_strides: &[i64],
+        semantics: PJRT_HostBufferSemantics,
+    ) -> Result<(Option<Event>, Result<Self, Error>), Error> {
         let plugin = client.plugin();
         let mut args = Args::<PJRT_Client_BufferFromHostBuffer_Args>::new();
         args.client = client.raw().as_ptr();
@@ -96,24 +273,25 @@ impl Buffer {
         args.type_ = input.element_type.code();
         args.dims = input.dimensions.as_ptr();
         args.num_dims = input.dimensions.len();
-        args.host_buffer_semantics =
-            PJRT_HostBufferSemantics_PJRT_HostBufferSemantics_kImmutableUntilTransferCompletes;
+        // Left null where there are none: plugins differ in which of the two fields they look at.
+        if !byte_strides.is_empty() {
+            args.byte_strides = byte_strides.as_ptr();
+            args.num_byte_strides = byte_strides.len();
+        }
+        args.host_buffer_semantics = semantics;
         args.device = device.as_ptr();
-        // SAFETY: the client, its device and the input are alive, and the input has as many bytes
-        // as its type and shape say. The borrow of its bytes outlasts the transfer: the event that
-        // says so is awaited below.
+        // SAFETY: the client, its device and the lists are alive, and the caller vouches for the
+        // bytes.
         let (done, buffer) = unsafe {
             plugin.api().call(&mut args)?;
             let done = Event::from_raw(plugin, args.done_with_host_buffer);
             (done, Self::from_raw(client, args.buffer))
         };
-        if let Some(done) = done {
-            done.wait()?;
-        }
-        buffer.ok_or(Error::NullResult {
+        let buffer = buffer.ok_or(Error::NullResult {
             name: "PJRT_Client_BufferFromHostBuffer",
             what: "buffer",
-        })
+        });
+        Ok((done, buffer))
     }
 
     /// Takes over a buffer that the plugin returned.
@@ -122,14 +300,18 @@ impl Buffer {
     /// `raw` is null or a buffer of `client` that nobody else will free.
     pub(crate) unsafe fn from_raw(client: &Client, raw: *mut PJRT_Buffer) -> Option<Self> {
         NonNull::new(raw).map(|raw| Self {
-            client: client.clone(),
-            raw,
+            inner: Arc::new(Inner {
+                client: client.clone(),
+                raw,
+                donated: AtomicBool::new(false),
+                external: Mutex::default(),
+            }),
         })
     }
 
     /// The client that the buffer is of.
     pub fn client(&self) -> &Client {
-        &self.client
+        &self.inner.client
     }
 
     /// The buffer's element type and shape.
@@ -137,11 +319,11 @@ impl Buffer {
     /// # Errors
     /// [`Error::UnknownElementType`], [`Error::Pjrt`].
     pub fn tensor_type(&self) -> Result<TensorType, Error> {
-        let api = self.client.plugin().api();
+        let api = self.client().plugin().api();
         let mut element_type = Args::<PJRT_Buffer_ElementType_Args>::new();
-        element_type.buffer = self.raw.as_ptr();
+        element_type.buffer = self.raw().as_ptr();
         let mut dimensions = Args::<PJRT_Buffer_Dimensions_Args>::new();
-        dimensions.buffer = self.raw.as_ptr();
+        dimensions.buffer = self.raw().as_ptr();
         // SAFETY: the buffer is alive, and the dimensions live as long.
         unsafe {
             api.call(&mut element_type)?;
@@ -153,6 +335,94 @@ impl Buffer {
         }
     }
 
+    /// How the elements lie in the device's memory.
+    ///
+    /// # Errors
+    /// [`Error::Pjrt`], [`Error::MissingFunction`].
+    pub fn layout(&self) -> Result<Layout, Error> {
+        // SAFETY: the layout is copied while the buffer is alive.
+        self.with_layout(|layout| unsafe { Layout::from_plugin(layout) })
+    }
+
+    fn with_layout<T>(
+        &self,
+        read: impl FnOnce(&PJRT_Buffer_MemoryLayout) -> T,
+    ) -> Result<T, Error> {
+        let mut args = Args::<PJRT_Buffer_GetMemoryLayout_Args>::new();
+        args.buffer = self.raw().as_ptr();
+        // SAFETY: the buffer is alive.
+        unsafe { self.client().plugin().api().call(&mut args) }?;
+        Ok(read(&args.layout))
+    }
+
+    /// Bytes that the buffer takes on the device, padding included.
+    ///
+    /// # Errors
+    /// [`Error::Deleted`], [`Error::Pjrt`].
+    pub fn on_device_size(&self) -> Result<usize, Error> {
+        self.check_alive()?;
+        let mut args = Args::<PJRT_Buffer_OnDeviceSizeInBytes_Args>::new();
+        args.buffer = self.raw().as_ptr();
+        // SAFETY: the buffer is alive.
+        unsafe { self.client().plugin().api().call(&mut args) }?;
+        Ok(args.on_device_size_in_bytes)
+    }
+
+    /// The id of the device that the buffer is on.
+    ///
+    /// # Errors
+    /// [`Error::NullResult`], [`Error::Pjrt`].
+    pub fn device(&self) -> Result<i32, Error> {
+        let mut args = Args::<PJRT_Buffer_Device_Args>::new();
+        args.buffer = self.raw().as_ptr();
+        // SAFETY: the buffer is alive.
+        unsafe { self.client().plugin().api().call(&mut args) }?;
+        self.client()
+            .device_id(args.device)
+            .ok_or(Error::NullResult {
+                name: "PJRT_Buffer_Device",
+                what: "device of the client",
+            })
+    }
+
+    /// The kind of memory that the buffer is in, such as `"device"` or `"pinned_host"`.
+    ///
+    /// # Errors
+    /// [`Error::NullResult`], [`Error::Pjrt`], [`Error::MissingFunction`].
+    pub fn memory_kind(&self) -> Result<String, Error> {
+        let mut args = Args::<PJRT_Buffer_Memory_Args>::new();
+        args.buffer = self.raw().as_ptr();
+        // SAFETY: the buffer is alive.
+        unsafe { self.client().plugin().api().call(&mut args) }?;
+        let memory = NonNull::new(args.memory).ok_or(Error::NullResult {
+            name: "PJRT_Buffer_Memory",
+            what: "memory",
+        })?;
+        self.client().memory_kind(memory)
+    }
+
+    /// Copies the buffer to another device of the same client; to its own device too. Does not wait
+    /// for the copy: what uses it does.
+    ///
+    /// # Errors
+    /// [`Error::Deleted`], [`Error::NoSuchDevice`], [`Error::Pjrt`].
+    pub fn to_device(&self, device: i32) -> Result<Self, Error> {
+        self.check_alive()?;
+        let device = self.client().device_handle(device)?;
+        let mut args = Args::<PJRT_Buffer_CopyToDevice_Args>::new();
+        args.buffer = self.raw().as_ptr();
+        args.dst_device = device.as_ptr();
+        // SAFETY: the buffer and the device, both of one client, are alive; the copy is this
+        // caller's to free.
+        unsafe {
+            self.client().plugin().api().call(&mut args)?;
+            Self::from_raw(self.client(), args.dst_buffer).ok_or(Error::NullResult {
+                name: "PJRT_Buffer_CopyToDevice",
+                what: "buffer",
+            })
+        }
+    }
+
     /// Copies the tensor to the host: its bytes in row-major order, whatever its layout on the
     /// device. Waits for work that the tensor comes from.
     ///
@@ -160,9 +430,7 @@ impl Buffer {
     /// [`Error::Deleted`], [`Error::NoHostBytes`] for a token, [`Error::Pjrt`] with what went wrong
     /// in the transfer or in that work.
     pub fn to_host(&self) -> Result<Vec<u8>, Error> {
-        if self.is_deleted()? {
-            return Err(Error::Deleted { what: "buffer" });
-        }
+        self.check_alive()?;
         let TensorType {
             element_type,
             dimensions,
@@ -173,16 +441,68 @@ impl Buffer {
         self.to_host_as(element_type, dimensions.len())
     }
 
+    /// The tensor's bytes where they lie, if that is memory of the host and they lie as those of a
+    /// host tensor do, in row-major order and not packed; `None` if not:
+    /// [`to_host`](Self::to_host) copies any. Waits for work that the tensor comes from.
+    ///
+    /// The view keeps the memory, also when the buffer is deleted. While there is a view the memory
+    /// cannot be donated: an execution that would take it is refused.
+    ///
+    /// # Errors
+    /// Those of [`to_host`](Self::to_host).
+    pub fn to_host_view(&self) -> Result<Option<View>, Error> {
+        self.check_alive()?;
+        let TensorType {
+            element_type,
+            dimensions,
+        } = self.tensor_type()?;
+        if element_type == ElementType::Token {
+            return Err(Error::NoHostBytes { element_type });
+        }
+        if !self.is_viewable(element_type, dimensions.len()) {
+            return Ok(None);
+        }
+        self.wait()?;
+        Ok(self.view())
+    }
+
+    /// Blocks until the work that the tensor comes from is done.
+    ///
+    /// # Errors
+    /// [`Error::Deleted`], [`Error::Pjrt`] with what went wrong in that work.
+    pub fn wait(&self) -> Result<(), Error> {
+        match self.ready_event()? {
+            Some(ready) => ready.wait(),
+            None => Ok(()),
+        }
+    }
+
+    fn ready_event(&self) -> Result<Option<Event>, Error> {
+        self.check_alive()?;
+        let plugin = self.client().plugin();
+        let mut ready = Args::<PJRT_Buffer_ReadyEvent_Args>::new();
+        ready.buffer = self.raw().as_ptr();
+        // SAFETY: the buffer is alive, and the event is this caller's to free.
+        unsafe {
+            plugin.api().call(&mut ready)?;
+            Ok(Event::from_raw(plugin, ready.event))
+        }
+    }
+
     /// Copies a tensor of a known type and rank to the host.
     pub(crate) fn to_host_as(
         &self,
         element_type: ElementType,
         rank: usize,
     ) -> Result<Vec<u8>, Error> {
-        if let Some(bytes) = self.read_cpu_memory(element_type, rank) {
-            return Ok(bytes);
+        // The plugin's own transfer hands even the smallest copy to another thread: ten times the
+        // time of one made here. Where this does not work out, errors too are left to the transfer.
+        if self.is_viewable(element_type, rank) && self.wait().is_ok() {
+            if let Some(view) = self.view() {
+                return Ok(view.to_vec());
+            }
         }
-        let plugin = self.client.plugin();
+        let plugin = self.client().plugin();
         // Without a host layout the bytes come as they lie on the device. Below two dimensions
         // there is one layout only.
         let minor_to_major: Vec<i64> = (0..rank as i64).rev().collect();
@@ -201,7 +521,7 @@ impl Buffer {
         };
 
         let mut args = Args::<PJRT_Buffer_ToHostBuffer_Args>::new();
-        args.src = self.raw.as_ptr();
+        args.src = self.raw().as_ptr();
         args.host_layout = host_layout;
         // SAFETY: the buffer and the layout are alive; a null destination asks for the size.
         let asked = unsafe {
@@ -213,7 +533,7 @@ impl Buffer {
 
         let mut bytes: Vec<u8> = Vec::with_capacity(size);
         let mut args = Args::<PJRT_Buffer_ToHostBuffer_Args>::new();
-        args.src = self.raw.as_ptr();
+        args.src = self.raw().as_ptr();
         args.host_layout = host_layout;
         args.dst = bytes.as_mut_ptr().cast();
         args.dst_size = size;
@@ -232,80 +552,55 @@ impl Buffer {
         Ok(bytes)
     }
 
-    /// Reads the bytes where they lie, if that is memory of the host and they lie as they should.
-    ///
-    /// The plugin's own transfer hands even the smallest copy to another thread: ten times the time.
-    /// `None` leaves everything, errors too, to that transfer.
-    fn read_cpu_memory(&self, element_type: ElementType, rank: usize) -> Option<Vec<u8>> {
+    /// Whether the bytes are in memory of the host, and lie there as those of a host tensor do.
+    pub(crate) fn is_viewable(&self, element_type: ElementType, rank: usize) -> bool {
         // Below a byte the elements are packed on the device.
         if element_type.bit_width() < 8 {
-            return None;
+            return false;
         }
-        let plugin = self.client.plugin();
-        let api = plugin.api();
         let mut on_cpu = Args::<PJRT_Buffer_IsOnCpu_Args>::new();
-        on_cpu.buffer = self.raw.as_ptr();
+        on_cpu.buffer = self.raw().as_ptr();
         // SAFETY: the buffer is alive.
-        unsafe { api.call(&mut on_cpu) }.ok()?;
-        if !on_cpu.is_on_cpu || (rank >= 2 && !self.is_row_major()) {
-            return None;
+        let asked = unsafe { self.client().plugin().api().call(&mut on_cpu) };
+        if asked.is_err() || !on_cpu.is_on_cpu {
+            return false;
         }
+        // SAFETY: the layout is read while the buffer is alive.
+        rank < 2 || self.with_layout(|layout| unsafe { Layout::is_row_major(layout) }) == Ok(true)
+    }
+
+    /// The bytes of a viewable buffer whose work is done and succeeded.
+    pub(crate) fn view(&self) -> Option<View> {
         // Asked of the transfer, which knows the actual size where the shape has a bound only.
         let mut size = Args::<PJRT_Buffer_ToHostBuffer_Args>::new();
-        size.src = self.raw.as_ptr();
+        size.src = self.raw().as_ptr();
         // SAFETY: the buffer is alive; a null destination asks for the size.
-        unsafe { api.call(&mut size) }.ok()?;
-
-        let mut ready = Args::<PJRT_Buffer_ReadyEvent_Args>::new();
-        ready.buffer = self.raw.as_ptr();
-        // SAFETY: the buffer is alive, and the event is this caller's to free.
-        let ready = unsafe {
-            api.call(&mut ready).ok()?;
-            Event::from_raw(plugin, ready.event)
-        };
-        ready?.wait().ok()?;
-
-        let held = ExternalReference::new(self)?;
-        let mut memory = Args::<PJRT_Buffer_OpaqueDeviceMemoryDataPointer_Args>::new();
-        memory.buffer = self.raw.as_ptr();
-        // SAFETY: the buffer is alive.
-        unsafe { api.call(&mut memory) }.ok()?;
-        // SAFETY: on a CPU device the pointer is one of this process. The memory has `dst_size`
-        // bytes, written by the work that was awaited, and the reference keeps it.
-        let bytes = unsafe { slice(memory.device_memory_ptr.cast::<u8>(), size.dst_size) };
-        let bytes = (bytes.len() == size.dst_size).then(|| bytes.to_vec());
-        drop(held);
-        bytes
+        unsafe { self.client().plugin().api().call(&mut size) }.ok()?;
+        let data = self.inner.hold()?;
+        // The hold is the view's from here on, also where there is none.
+        // SAFETY: on a CPU device the address is one of this process. The memory has `dst_size`
+        // bytes, written by the work that is done.
+        unsafe { View::new(self.clone(), data, size.dst_size) }
     }
 
-    /// Whether the device layout is that of a host tensor.
-    fn is_row_major(&self) -> bool {
-        let mut args = Args::<PJRT_Buffer_GetMemoryLayout_Args>::new();
-        args.buffer = self.raw.as_ptr();
-        // SAFETY: the buffer is alive. The type says which field of the union was written, and its
-        // list lives as long as the buffer.
-        unsafe {
-            if self.client.plugin().api().call(&mut args).is_err()
-                || args.layout.type_
-                    != PJRT_Buffer_MemoryLayout_Type_PJRT_Buffer_MemoryLayout_Type_Tiled
-            {
-                return false;
-            }
-            let tiled = args.layout.__bindgen_anon_1.tiled;
-            let order = slice(tiled.minor_to_major, tiled.minor_to_major_size);
-            tiled.num_tiles == 0 && order.iter().rev().copied().eq(0..order.len() as i64)
-        }
+    /// Gives up a hold of the memory.
+    ///
+    /// # Safety
+    /// The caller has one, and uses the memory no more.
+    pub(crate) unsafe fn release(&self) {
+        self.inner.release();
     }
 
-    /// Gives up the device memory now; what uses it already goes on. The buffer can be used no more.
+    /// Gives up the device memory now; what uses it already goes on, and views stay. The buffer can
+    /// be used no more.
     ///
     /// # Errors
     /// [`Error::Pjrt`].
     pub fn delete(&self) -> Result<(), Error> {
         let mut args = Args::<PJRT_Buffer_Delete_Args>::new();
-        args.buffer = self.raw.as_ptr();
+        args.buffer = self.raw().as_ptr();
         // SAFETY: the buffer is alive.
-        unsafe { self.client.plugin().api().call(&mut args) }
+        unsafe { self.client().plugin().api().call(&mut args) }
     }
 
     /// Whether the device memory was given up, by [`delete`](Self::delete) or by donation.
@@ -314,42 +609,83 @@ impl Buffer {
     /// [`Error::Pjrt`].
     pub fn is_deleted(&self) -> Result<bool, Error> {
         let mut args = Args::<PJRT_Buffer_IsDeleted_Args>::new();
-        args.buffer = self.raw.as_ptr();
+        args.buffer = self.raw().as_ptr();
         // SAFETY: the buffer is alive.
-        unsafe { self.client.plugin().api().call(&mut args) }?;
+        unsafe { self.client().plugin().api().call(&mut args) }?;
         Ok(args.is_deleted)
     }
 
+    /// Whether the device memory was given to an execution, which keeps it whatever becomes of that.
+    pub fn is_donated(&self) -> bool {
+        self.inner.donated.load(Ordering::Relaxed)
+    }
+
+    /// Notes that an execution took the buffer, if it did.
+    pub(crate) fn note_donation(&self) {
+        if self.is_deleted() == Ok(true) {
+            self.inner.donated.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// # Errors
+    /// [`Error::Deleted`], [`Error::Pjrt`].
+    pub(crate) fn check_alive(&self) -> Result<(), Error> {
+        if self.is_deleted()? {
+            return Err(Error::Deleted {
+                what: "buffer",
+                donated: self.is_donated(),
+            });
+        }
+        Ok(())
+    }
+
     pub(crate) fn raw(&self) -> NonNull<PJRT_Buffer> {
-        self.raw
+        self.inner.raw
     }
 }
 
-/// Keeps the memory of a buffer where it is, even if the buffer is deleted meanwhile.
-struct ExternalReference<'a> {
-    buffer: &'a Buffer,
-}
-
-impl<'a> ExternalReference<'a> {
-    fn new(buffer: &'a Buffer) -> Option<Self> {
-        let mut args = Args::<PJRT_Buffer_IncreaseExternalReferenceCount_Args>::new();
-        args.buffer = buffer.raw.as_ptr();
-        // SAFETY: the buffer is alive.
-        unsafe { buffer.client.plugin().api().call(&mut args) }.ok()?;
-        Some(Self { buffer })
+impl Inner {
+    /// Holds the memory where it is, even if the buffer is deleted meanwhile, and tells its address:
+    /// 0 for no bytes.
+    fn hold(&self) -> Option<usize> {
+        let api = self.client.plugin().api();
+        let mut external = self.external.lock().unwrap_or_else(PoisonError::into_inner);
+        if external.views == 0 {
+            let mut args = Args::<PJRT_Buffer_IncreaseExternalReferenceCount_Args>::new();
+            args.buffer = self.raw.as_ptr();
+            let mut memory = Args::<PJRT_Buffer_OpaqueDeviceMemoryDataPointer_Args>::new();
+            memory.buffer = self.raw.as_ptr();
+            // SAFETY: the buffer is alive, and nobody else is in its list of references.
+            unsafe { api.call(&mut args) }.ok()?;
+            // SAFETY: as above.
+            if unsafe { api.call(&mut memory) }.is_err() {
+                self.decrease();
+                return None;
+            }
+            external.data = memory.device_memory_ptr.expose_provenance();
+        }
+        external.views += 1;
+        Some(external.data)
     }
-}
 
-impl Drop for ExternalReference<'_> {
-    fn drop(&mut self) {
+    fn release(&self) {
+        let mut external = self.external.lock().unwrap_or_else(PoisonError::into_inner);
+        external.views = external.views.saturating_sub(1);
+        if external.views == 0 {
+            self.decrease();
+        }
+    }
+
+    /// Only with `external` locked.
+    fn decrease(&self) {
         let mut args = Args::<PJRT_Buffer_DecreaseExternalReferenceCount_Args>::new();
-        args.buffer = self.buffer.raw.as_ptr();
+        args.buffer = self.raw.as_ptr();
         // SAFETY: the buffer is alive, and the count was increased.
-        let _ = unsafe { self.buffer.client.plugin().api().call(&mut args) };
+        let _ = unsafe { self.client.plugin().api().call(&mut args) };
     }
 }
 
-impl Drop for Buffer {
+impl Drop for Inner {
     fn drop(&mut self) {
         let mut args = Args::<PJRT_Buffer_Destroy_Args>::new();
         args.buffer = self.raw.as_ptr();

@@ -9,11 +9,13 @@ use pjrt_sys::*;
 use crate::api::{lossy, slice};
 use crate::args::Args;
 use crate::compile_options::CompileOptions;
+use crate::event;
 use crate::executable::Executable;
 use crate::ffi;
 use crate::library::Handler;
 use crate::named_value::{self, NamedValue};
 use crate::plugin::Plugin;
+use crate::thread;
 use crate::Error;
 
 /// A PJRT client. Clones are the same client, which lives until the last clone, buffer and
@@ -47,12 +49,28 @@ unsafe impl Sync for Inner {}
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        let mut args = Args::<PJRT_Client_Destroy_Args>::new();
-        args.client = self.raw.as_ptr();
-        // SAFETY: this is the client's only owner, and everything made of it holds a `Client`.
-        let _ = unsafe { self.plugin.api().call(&mut args) };
+        let (plugin, raw) = (self.plugin, Raw(self.raw));
+        let destroy = move || {
+            let Raw(raw) = { raw };
+            let mut args = Args::<PJRT_Client_Destroy_Args>::new();
+            args.client = raw.as_ptr();
+            // SAFETY: this was the client's only owner, and everything made of it holds a `Client`.
+            let _ = unsafe { plugin.api().call(&mut args) };
+        };
+        if !event::in_callback() {
+            return destroy();
+        }
+        // The thread may be one of the client's own, which the client's end waits for. Where there
+        // is no thread to be had the client stays: better than to wait for ever.
+        let _ = thread::spawn("pjrt_client_end", destroy);
     }
 }
+
+/// A client's handle on its way to another thread.
+struct Raw(NonNull<PJRT_Client>);
+
+// SAFETY: PJRT clients may be freed from any thread.
+unsafe impl Send for Raw {}
 
 /// One device of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,9 +87,26 @@ pub struct Device {
     pub debug_string: String,
 }
 
+/// One memory that devices of a client can use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Memory {
+    pub id: i32,
+    /// Such as `"device"`, `"pinned_host"` or `"unpinned_host"`.
+    pub kind: String,
+    /// The ids of the devices that can use it.
+    pub devices: Vec<i32>,
+    /// The ids of those among them that put buffers there unless told otherwise.
+    pub default_of: Vec<i32>,
+    /// What the platform writes of it into its own error messages.
+    pub debug_string: String,
+}
+
 impl Client {
     /// Brings up a client. The options are the plugin's own, such as
     /// `("cpu_device_count", Int64(2))` of the CPU plugin.
+    ///
+    /// What becomes of an option that the plugin does not know is the plugin's choice: of the CPU
+    /// plugins that the tests run on, PJRT 0.115 refuses it and names it, 0.106 ignores it.
     ///
     /// # Errors
     /// [`Error::CreateOption`], [`Error::Pjrt`] with the plugin's words, [`Error::MissingFunction`].
@@ -125,6 +160,76 @@ impl Client {
     /// All devices, also those of other processes.
     pub fn devices(&self) -> &[Device] {
         &self.inner.devices
+    }
+
+    /// The memories that the devices of this process can use.
+    ///
+    /// # Errors
+    /// [`Error::Pjrt`], or [`Error::MissingFunction`] of a plugin that does not tell.
+    pub fn memories(&self) -> Result<Vec<Memory>, Error> {
+        let api = self.plugin().api();
+        let mut args = Args::<PJRT_Client_AddressableMemories_Args>::new();
+        args.client = self.raw().as_ptr();
+        // SAFETY: the client is alive, and the list is the client's.
+        let memories = unsafe {
+            api.call(&mut args)?;
+            slice(args.addressable_memories, args.num_addressable_memories)
+        };
+        let mut defaults = Vec::new();
+        for (device, handle) in self.devices().iter().zip(&self.inner.device_handles) {
+            let mut args = Args::<PJRT_Device_DefaultMemory_Args>::new();
+            args.device = handle.as_ptr();
+            // SAFETY: the device lives as long as the client. One of another process has none.
+            if device.addressable && unsafe { api.call(&mut args) }.is_ok() {
+                defaults.push((args.memory, device.id));
+            }
+        }
+        memories
+            .iter()
+            .filter_map(|&memory| NonNull::new(memory))
+            .map(|memory| {
+                let default_of = defaults.iter().filter(|(of, _)| *of == memory.as_ptr());
+                self.memory(memory, default_of.map(|(_, id)| *id).collect())
+            })
+            .collect()
+    }
+
+    fn memory(&self, memory: NonNull<PJRT_Memory>, default_of: Vec<i32>) -> Result<Memory, Error> {
+        let api = self.plugin().api();
+        let mut id = Args::<PJRT_Memory_Id_Args>::new();
+        id.memory = memory.as_ptr();
+        let mut devices = Args::<PJRT_Memory_AddressableByDevices_Args>::new();
+        devices.memory = memory.as_ptr();
+        let mut debug = Args::<PJRT_Memory_DebugString_Args>::new();
+        debug.memory = memory.as_ptr();
+        // SAFETY: the memory lives as long as the client, and its list and text as long as it.
+        unsafe {
+            api.call(&mut id)?;
+            api.call(&mut devices)?;
+            api.call(&mut debug)?;
+            let handles = slice(devices.devices, devices.num_devices);
+            Ok(Memory {
+                id: id.id,
+                kind: self.memory_kind(memory)?,
+                devices: handles
+                    .iter()
+                    .filter_map(|&handle| self.device_id(handle))
+                    .collect(),
+                default_of,
+                debug_string: lossy(debug.debug_string, debug.debug_string_size),
+            })
+        }
+    }
+
+    /// The kind of a memory of this client.
+    pub(crate) fn memory_kind(&self, memory: NonNull<PJRT_Memory>) -> Result<String, Error> {
+        let mut args = Args::<PJRT_Memory_Kind_Args>::new();
+        args.memory = memory.as_ptr();
+        // SAFETY: the memory lives as long as the client, and the text as long as it.
+        unsafe {
+            self.plugin().api().call(&mut args)?;
+            Ok(lossy(args.kind, args.kind_size))
+        }
     }
 
     /// The platform's name in XLA's registry of FFI handlers, which is another one than PJRT's.

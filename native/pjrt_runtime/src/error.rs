@@ -148,8 +148,16 @@ pub enum Error {
     ForeignBuffer { index: usize },
 
     /// A buffer or executable that was given up earlier.
-    #[error("the {what} was deleted and can be used no more")]
-    Deleted { what: &'static str },
+    #[error("the {what} was {} and can be used no more", if *donated { "donated to an execution" } else { "deleted" })]
+    Deleted {
+        what: &'static str,
+        /// Whether its memory was given to an execution.
+        donated: bool,
+    },
+
+    /// An input whose memory cannot be given away.
+    #[error("input {index} cannot be donated: {reason}")]
+    Donation { index: usize, reason: String },
 
     /// A type the plugin named and this crate does not know.
     #[error("the plugin returned element type code {code}, which this library does not know")]

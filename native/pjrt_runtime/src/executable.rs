@@ -1,5 +1,6 @@
 //! Executables: programs that a client compiled and can run.
 
+use std::borrow::Borrow;
 use std::fmt;
 use std::ptr::{null_mut, NonNull};
 use std::sync::Arc;
@@ -13,8 +14,11 @@ use crate::client::Client;
 use crate::compile_options::CompileOptions;
 use crate::description::{Description, Program};
 use crate::element_type::{ElementType, TensorType};
-use crate::event::Event;
+use crate::event::{self, Event};
+use crate::host_data::OwnedInput;
+use crate::launch::Launch;
 use crate::program;
+use crate::view::View;
 use crate::Error;
 
 /// A compiled program. Clones are the same program; it keeps its client alive.
@@ -193,13 +197,9 @@ impl Executable {
                 .collect();
             buffers.push(on_device?);
         }
-        let arguments: Vec<Vec<*mut PJRT_Buffer>> = buffers
-            .iter()
-            .map(|buffers| buffers.iter().map(|buffer| buffer.raw().as_ptr()).collect())
-            .collect();
         // The buffers are copies that nobody else knows, so the program may reuse their memory.
         // SAFETY: the buffers are alive, of this client, and on their devices.
-        let outputs = unsafe { self.execute_raw(&arguments, &[]) }?;
+        let outputs = unsafe { self.launch(&arguments(&buffers), &[], 0) }?.wait()?;
         outputs
             .iter()
             .map(|outputs| {
@@ -211,6 +211,39 @@ impl Executable {
             .collect()
     }
 
+    /// Runs a program of one device like [`run`](Self::run), without copies where there need be
+    /// none: inputs as [`Buffer::from_host_zero_copy`] takes them, outputs as
+    /// [`Buffer::to_host_view`] gives them, a copy where it gives none. The inputs' bytes are never
+    /// written to.
+    ///
+    /// # Errors
+    /// Those of [`run`](Self::run).
+    pub fn run_view(&self, inputs: Vec<OwnedInput<'_>>) -> Result<Vec<View>, Error> {
+        self.check_devices(1)?;
+        self.check_count(inputs.len())?;
+        for (index, input) in inputs.iter().enumerate() {
+            input.borrow().check(index)?;
+            self.check_type(index, input.element_type, input.dimensions)?;
+        }
+        let kept = indexes(inputs.len());
+        let mut buffers = Vec::with_capacity(inputs.len());
+        for input in inputs {
+            let device = self.inner.devices[0].1;
+            buffers.push(Buffer::from_checked_zero_copy(
+                self.client(),
+                device,
+                input,
+            )?);
+        }
+        // SAFETY: the buffers are alive, of this client, and on the program's device.
+        let launch = unsafe { self.launch(&arguments(&[buffers]), &kept, 0) }?;
+        let outputs = launch.wait()?.pop().unwrap_or_default();
+        let pairs = outputs.into_iter().zip(self.outputs()).enumerate();
+        pairs
+            .map(|(index, (buffer, tensor))| to_view(index, &buffer, tensor))
+            .collect()
+    }
+
     /// Runs the program on buffers that are on its devices already: one list of inputs for each
     /// device, in the order of [`devices`](Self::devices). Returns one list of outputs for each,
     /// ready to be read. The inputs stay as they are: no memory of theirs is reused.
@@ -218,41 +251,112 @@ impl Executable {
     /// # Errors
     /// Those of [`run`](Self::run), [`Error::Deleted`] and [`Error::ForeignBuffer`].
     pub fn execute(&self, inputs: &[&[&Buffer]]) -> Result<Vec<Vec<Buffer>>, Error> {
+        self.execute_with(inputs, &ExecuteOptions::default())
+    }
+
+    /// Runs the program like [`execute`](Self::execute), with options.
+    ///
+    /// # Errors
+    /// Those of [`execute`](Self::execute), and [`Error::Donation`].
+    pub fn execute_with(
+        &self,
+        inputs: &[&[&Buffer]],
+        options: &ExecuteOptions,
+    ) -> Result<Vec<Vec<Buffer>>, Error> {
+        self.launch_checked(inputs, options)?.wait()
+    }
+
+    /// Hands the program over to its devices and calls `on_done` when all of them are done, with
+    /// what [`execute_with`](Self::execute_with) would return. The inputs may be dropped as soon as
+    /// this returns.
+    ///
+    /// `on_done` is called exactly once, and dropped with all it owns then: on this thread and
+    /// before this returns where the inputs are refused or the work is done by then, else on a
+    /// thread of the plugin's. It must not block there; a panic in it ends there. The outputs, the
+    /// executable and the client may be dropped in it.
+    ///
+    /// Handing over is not always quick. The CPU plugin runs a program that it deems cheap, or one
+    /// whose inputs are not ready, as it sees fit: small programs run on this thread, with the
+    /// handlers of their custom calls, before this returns. Where the caller must not be held, call
+    /// this on another thread.
+    pub fn execute_async<F>(&self, inputs: &[&[&Buffer]], options: &ExecuteOptions, on_done: F)
+    where
+        F: FnOnce(Result<Vec<Vec<Buffer>>, Error>) + Send + 'static,
+    {
+        match self.launch_checked(inputs, options) {
+            Ok(launch) => launch.on_done(self.clone(), on_done),
+            Err(error) => event::guarded(|| on_done(Err(error))),
+        }
+    }
+
+    fn launch_checked(
+        &self,
+        inputs: &[&[&Buffer]],
+        options: &ExecuteOptions,
+    ) -> Result<Launch, Error> {
         self.check_devices(inputs.len())?;
+        let count = inputs.first().map_or(0, |inputs| inputs.len());
         for inputs in inputs {
             self.check_count(inputs.len())?;
+            if inputs.len() != count {
+                return Err(Error::InputCount {
+                    expected: count,
+                    found: inputs.len(),
+                });
+            }
             for (index, buffer) in inputs.iter().enumerate() {
                 if !buffer.client().is_same(self.client()) {
                     return Err(Error::ForeignBuffer { index });
                 }
-                if buffer.is_deleted()? {
-                    return Err(Error::Deleted { what: "buffer" });
-                }
+                buffer.check_alive()?;
                 let tensor = buffer.tensor_type()?;
                 self.check_type(index, tensor.element_type, &tensor.dimensions)?;
             }
         }
-        let arguments: Vec<Vec<*mut PJRT_Buffer>> = inputs
-            .iter()
-            .map(|buffers| buffers.iter().map(|buffer| buffer.raw().as_ptr()).collect())
-            .collect();
-        let kept: Vec<i64> = (0..inputs.first().map_or(0, |inputs| inputs.len()) as i64).collect();
-        // SAFETY: the buffers are alive and of this client.
-        unsafe { self.execute_raw(&arguments, &kept) }
+        for &index in &options.donate {
+            let shared = |list: &[&Buffer]| {
+                let given = list.get(index).map(|buffer| buffer.raw());
+                list.iter()
+                    .filter(|buffer| Some(buffer.raw()) == given)
+                    .count()
+                    > 1
+            };
+            let reason = if index >= count {
+                format!("there are {count} inputs")
+            } else if inputs.iter().any(|list| shared(list)) {
+                "the same buffer is given as another input too".to_owned()
+            } else {
+                continue;
+            };
+            return Err(Error::Donation { index, reason });
+        }
+        let mut kept = indexes(count);
+        kept.retain(|&index| !options.donate.iter().any(|&given| given as i64 == index));
+        // SAFETY: the buffers are alive and of this client, and the lists are of equal length.
+        let launch = unsafe { self.launch(&arguments(inputs), &kept, options.launch_id) };
+        // Also where the launch failed: what the plugin took by then is gone.
+        for inputs in inputs {
+            for &index in &options.donate {
+                inputs[index].note_donation();
+            }
+        }
+        launch
     }
 
     /// # Safety
     /// `arguments` has one list for each device, of equal length, of live buffers of this client.
-    unsafe fn execute_raw(
+    unsafe fn launch(
         &self,
         arguments: &[Vec<*mut PJRT_Buffer>],
         non_donatable: &[i64],
-    ) -> Result<Vec<Vec<Buffer>>, Error> {
+        launch_id: i32,
+    ) -> Result<Launch, Error> {
         let client = self.client();
         let plugin = client.plugin();
         let devices = self.inner.devices.len();
 
         let mut options = Args::<PJRT_ExecuteOptions>::new();
+        options.launch_id = launch_id;
         options.non_donatable_input_indices = non_donatable.as_ptr();
         options.num_non_donatable_input_indices = non_donatable.len();
 
@@ -277,33 +381,24 @@ impl Executable {
         let called = unsafe { plugin.api().call(&mut args) };
         // Taken over before any error is returned, so that nothing leaks.
         // SAFETY: what the plugin put into the lists is this caller's to free.
-        let (outputs, events) = unsafe {
-            let outputs: Vec<Vec<Option<Buffer>>> = outputs
-                .iter()
-                .map(|list| {
-                    list.iter()
-                        .map(|&raw| Buffer::from_raw(client, raw))
-                        .collect()
-                })
-                .collect();
-            let events: Vec<Option<Event>> = events
-                .iter()
-                .map(|&raw| Event::from_raw(plugin, raw))
-                .collect();
-            (outputs, events)
+        let launch = unsafe {
+            Launch {
+                outputs: outputs
+                    .iter()
+                    .map(|list| {
+                        list.iter()
+                            .map(|&raw| Buffer::from_raw(client, raw))
+                            .collect()
+                    })
+                    .collect(),
+                events: events
+                    .iter()
+                    .filter_map(|&raw| Event::from_raw(plugin, raw))
+                    .collect(),
+            }
         };
         called?;
-        // Wait for all devices before an error of one is returned: the others use the inputs too.
-        let waited: Vec<Result<(), Error>> = events.iter().flatten().map(Event::wait).collect();
-        waited.into_iter().collect::<Result<(), Error>>()?;
-        let complete: Option<Vec<Vec<Buffer>>> = outputs
-            .into_iter()
-            .map(|list| list.into_iter().collect())
-            .collect();
-        complete.ok_or(Error::NullResult {
-            name: "PJRT_LoadedExecutable_Execute",
-            what: "output buffer",
-        })
+        Ok(launch)
     }
 
     fn check_devices(&self, found: usize) -> Result<(), Error> {
@@ -347,19 +442,70 @@ impl Executable {
     }
 }
 
+/// How an execution treats its inputs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ExecuteOptions {
+    /// The inputs, by their indexes on every device, whose memory the program may take for its
+    /// outputs: it does so where it was compiled with an alias or a donor for the input. A buffer
+    /// that was taken can be used no more; one that was not stays as it is.
+    pub donate: Vec<usize>,
+    /// Tells executions that are meant to meet from others: the same number on all hosts that run
+    /// one program together, 0 where it does not matter.
+    pub launch_id: i32,
+}
+
+fn indexes(count: usize) -> Vec<i64> {
+    (0..count as i64).collect()
+}
+
+/// The plugin's handles of one list of buffers for each device.
+fn arguments<L, B>(lists: &[L]) -> Vec<Vec<*mut PJRT_Buffer>>
+where
+    L: AsRef<[B]>,
+    B: Borrow<Buffer>,
+{
+    lists
+        .iter()
+        .map(|list| {
+            let handles = list.as_ref().iter();
+            handles
+                .map(|buffer| buffer.borrow().raw().as_ptr())
+                .collect()
+        })
+        .collect()
+}
+
+fn to_view(index: usize, buffer: &Buffer, tensor: &TensorType) -> Result<View, Error> {
+    if tensor.element_type == ElementType::Token {
+        return Ok(View::copied(Vec::new()));
+    }
+    if buffer.is_viewable(tensor.element_type, tensor.dimensions.len()) {
+        if let Some(view) = buffer.view() {
+            check_size(index, tensor, view.len())?;
+            return Ok(view);
+        }
+    }
+    to_host(index, buffer, tensor).map(View::copied)
+}
+
 fn to_host(index: usize, buffer: &Buffer, tensor: &TensorType) -> Result<Vec<u8>, Error> {
     if tensor.element_type == ElementType::Token {
         return Ok(Vec::new());
     }
     let bytes = buffer.to_host_as(tensor.element_type, tensor.dimensions.len())?;
+    check_size(index, tensor, bytes.len())?;
+    Ok(bytes)
+}
+
+fn check_size(index: usize, tensor: &TensorType, found: usize) -> Result<(), Error> {
     match tensor.byte_size() {
-        Some(expected) if expected != bytes.len() => Err(Error::OutputSize {
+        Some(expected) if expected != found => Err(Error::OutputSize {
             index,
             tensor: tensor.clone(),
             expected,
-            found: bytes.len(),
+            found,
         }),
-        _ => Ok(bytes),
+        _ => Ok(()),
     }
 }
 

@@ -378,7 +378,10 @@ fn buffers_of_another_client_and_deleted_ones_are_refused() {
     good.delete().unwrap();
     assert_eq!(
         executable.execute(&[&[&good, &good]]).unwrap_err(),
-        Error::Deleted { what: "buffer" }
+        Error::Deleted {
+            what: "buffer",
+            donated: false
+        }
     );
 }
 
