@@ -14,7 +14,19 @@ defmodule EXLA.CustomCall.Client do
   `:platform`.
   """
 
-  alias EXLA.CustomCall.{Error, Executable, Module, Native, Options, Plugin}
+  alias EXLA.CustomCall.{Error, Executable, Module, Native, Options, Plugin, SpecTerms, Telemetry}
+
+  @compile_options [
+    replicas: 1,
+    partitions: 1,
+    spmd: nil,
+    shardy: nil,
+    propagate_to_results: false,
+    propagate_to_parameters: false,
+    device_assignment: nil,
+    donate: [],
+    xla_options: []
+  ]
 
   @enforce_keys [:ref, :platform]
   defstruct [
@@ -65,7 +77,7 @@ defmodule EXLA.CustomCall.Client do
   @spec new(keyword()) :: {:ok, t()} | {:error, Error.t()}
   def new(opts \\ []) do
     with {:ok, opts} <- Options.validate(opts, plugin: :cpu, options: []),
-         {:ok, options} <- create_options(opts[:options]),
+         {:ok, options} <- create_options(opts[:options], :options),
          {:ok, path} <- resolve(opts[:plugin]),
          {:ok, {ref, {name, version, api_version, devices}}} <- Native.client_new(path, options) do
       {:ok,
@@ -97,40 +109,233 @@ defmodule EXLA.CustomCall.Client do
 
   All handlers that the module calls must be loaded, see `EXLA.CustomCall.Library.load/3`.
 
+  ## Options
+
+    * `:replicas`, `:partitions` - on how many devices the program runs: copies of it on different
+      data, and parts that it is split into. Default 1.
+    * `:spmd` - split by XLA's SPMD partitioner; default: whether there are several partitions.
+    * `:shardy` - read the `sdy` attributes of the module; default: as `:spmd`.
+    * `:propagate_to_results`, `:propagate_to_parameters` - whether the partitioner may choose the
+      sharding of a result or parameter that has none: one boolean for all, or a list. Default
+      `false`.
+    * `:device_assignment` - device ids, a list of partitions for each replica. Default: the plugin
+      chooses.
+    * `:donate` - indexes of parameters whose memory the program may use for its results. A buffer
+      that is given for one cannot be used afterwards; a binary can, since it is copied.
+    * `:xla_options` - XLA's own options by name, such as `[xla_dump_to: "/tmp/dump"]`, where the
+      plugin takes them.
+    * `:timeout` - how many milliseconds to wait, default `:infinity`. The compiler runs on after it,
+      and what it makes is dropped.
+
   ## Errors
 
-  `:compile`, with XLA's own words and its status code as `:code`.
+  `:compile`, with XLA's own words and its status code as `:code`; `:deadline_exceeded` as the code
+  after the time-out.
   """
-  @spec compile(t(), Module.t()) :: {:ok, Executable.t()} | {:error, Error.t()}
-  def compile(client, module)
+  @spec compile(t(), Module.t(), keyword()) :: {:ok, Executable.t()} | {:error, Error.t()}
+  def compile(client, module, opts \\ [])
 
-  def compile(%__MODULE__{} = client, %Module{} = module) do
-    case Native.await(&Native.client_compile(client.ref, module.ref, &1)) do
-      {:ok, ref} ->
-        {:ok,
-         %Executable{
-           ref: ref,
-           client: client,
-           parameters: module.parameters,
-           results: module.results
-         }}
-
-      {:error, native} ->
-        {:error, native |> Error.from_native() |> explain()}
+  def compile(%__MODULE__{} = client, %Module{} = module, opts) do
+    with {:ok, opts} <- Options.validate(opts, [timeout: :infinity] ++ @compile_options),
+         {:ok, timeout} <- Options.timeout(opts),
+         {:ok, options} <- compile_options(opts, module) do
+      Telemetry.span(:compile, %{client: client}, fn ->
+        compile(client, module, options, timeout)
+      end)
     end
   end
 
-  def compile(%__MODULE__{}, other) do
+  def compile(%__MODULE__{}, other, _opts) do
     {:error, Error.new(:argument, "expected an EXLA.CustomCall.Module, got: #{inspect(other)}")}
   end
 
-  def compile(other, _module) do
+  def compile(other, _module, _opts) do
     {:error, Error.new(:argument, "expected an EXLA.CustomCall.Client, got: #{inspect(other)}")}
   end
 
-  @doc "Like `compile/2`, but raises."
-  @spec compile!(t(), Module.t()) :: Executable.t()
-  def compile!(client, module), do: client |> compile(module) |> Error.unwrap!()
+  @doc "Like `compile/3`, but raises."
+  @spec compile!(t(), Module.t(), keyword()) :: Executable.t()
+  def compile!(client, module, opts \\ []) do
+    client |> compile(module, opts) |> Error.unwrap!()
+  end
+
+  defp compile(client, module, options, timeout) do
+    case Native.await(&Native.client_compile(client.ref, module.ref, options, &1), timeout) do
+      {:ok, ref} ->
+        {:ok, Executable.new(ref, client, module.parameters, module.results, options.donate)}
+
+      {:error, error} ->
+        {:error, explain(error)}
+
+      :timeout ->
+        {:error,
+         Error.new(:compile, "the compiler was not done within #{timeout} ms",
+           code: :deadline_exceeded
+         )}
+    end
+  end
+
+  @doc """
+  What the plugin and the client tell of themselves.
+
+    * `:platform_name`, `:platform_version`, `:api_version`, `:plugin`: as in the client;
+    * `:attributes` - the plugin's own, by name: `"xla_version"`, `"stablehlo_current_version"`,
+      `"stablehlo_minimum_version"`, ...;
+    * `:extensions` - those of the PJRT API that the plugin has, known and unknown ones: `:kind` is
+      the number in the PJRT header, `:name` the header's name for it or `nil`;
+    * `:devices` - with `:id`, `:kind`, `:addressable`, `:local_hardware_id` and `:description`;
+    * `:memories` - memory spaces, with the ids of the `:devices` that can use them and of those
+      that they are the `:default_of`;
+    * `:process_index` - of this process, among those that share the devices.
+  """
+  @spec info(t()) :: {:ok, map()} | {:error, Error.t()}
+  def info(%__MODULE__{} = client) do
+    with {:ok, {attributes, extensions, devices, memories, process_index}} <-
+           Native.from_native(Native.client_info(client.ref)) do
+      {:ok,
+       %{
+         platform_name: client.platform_name,
+         platform_version: client.platform_version,
+         api_version: client.api_version,
+         plugin: client.plugin,
+         process_index: process_index,
+         attributes: Map.new(attributes),
+         extensions:
+           for({kind, name, size} <- extensions, do: %{kind: kind, name: name, struct_size: size}),
+         devices:
+           for {id, kind, addressable, hardware_id, description} <- devices do
+             %{
+               id: id,
+               kind: kind,
+               addressable: addressable,
+               local_hardware_id: hardware_id,
+               description: description
+             }
+           end,
+         memories:
+           for {id, kind, devices, default_of} <- memories do
+             %{id: id, kind: kind, devices: devices, default_of: default_of}
+           end
+       }}
+    end
+  end
+
+  def info(other) do
+    {:error, Error.new(:argument, "expected an EXLA.CustomCall.Client, got: #{inspect(other)}")}
+  end
+
+  @doc "Like `info/1`, but raises."
+  @spec info!(t()) :: map()
+  def info!(client), do: client |> info() |> Error.unwrap!()
+
+  @doc false
+  # The compile options as the NIF takes them.
+  def compile_options(opts, module) do
+    parameters = length(module.parameters)
+    results = length(module.results)
+    spmd = if opts[:spmd] == nil, do: opts[:partitions] != 1, else: opts[:spmd]
+
+    with {:ok, replicas} <- count(opts, :replicas),
+         {:ok, partitions} <- count(opts, :partitions),
+         {:ok, spmd} <- flag(spmd, :spmd),
+         {:ok, shardy} <- flag(if(opts[:shardy] == nil, do: spmd, else: opts[:shardy]), :shardy),
+         {:ok, to_results} <- flags(opts, :propagate_to_results, results),
+         {:ok, to_parameters} <- flags(opts, :propagate_to_parameters, parameters),
+         {:ok, assignment} <- assignment(opts[:device_assignment], replicas, partitions),
+         {:ok, donate} <- donate(opts[:donate], parameters),
+         {:ok, xla_options} <- create_options(opts[:xla_options], :xla_options) do
+      {:ok,
+       %{
+         replicas: replicas,
+         partitions: partitions,
+         spmd: spmd,
+         shardy: shardy,
+         propagate_to_outputs: to_results,
+         propagate_to_parameters: to_parameters,
+         device_assignment: assignment,
+         donate: donate,
+         xla_options: xla_options
+       }}
+    end
+  end
+
+  # More devices than any machine has, and few enough for the plugin to say so itself.
+  @most_devices 65_536
+
+  defp count(opts, name) do
+    case opts[name] do
+      count when is_integer(count) and count in 1..@most_devices ->
+        {:ok, count}
+
+      other ->
+        option_error(name, "an integer from 1 to #{@most_devices}", other)
+    end
+  end
+
+  defp flag(value, _name) when is_boolean(value), do: {:ok, value}
+  defp flag(other, name), do: option_error(name, "a boolean", other)
+
+  defp flags(opts, name, count) do
+    case opts[name] do
+      false ->
+        {:ok, []}
+
+      true ->
+        {:ok, [true]}
+
+      flags when is_list(flags) and length(flags) == count ->
+        if Enum.all?(flags, &is_boolean/1),
+          do: {:ok, flags},
+          else: option_error(name, "a boolean, or a list of #{count}", flags)
+
+      other ->
+        option_error(name, "a boolean, or a list of #{count}", other)
+    end
+  end
+
+  defp assignment(nil, _replicas, _partitions), do: {:ok, nil}
+
+  defp assignment(assignment, replicas, partitions) do
+    valid? =
+      list_of?(assignment, replicas, fn ids ->
+        list_of?(ids, partitions, &(is_integer(&1) and &1 in 0..0x7FFF_FFFF))
+      end)
+
+    if valid? do
+      {:ok, assignment}
+    else
+      option_error(
+        :device_assignment,
+        "a list of #{replicas} lists of #{partitions} device ids",
+        assignment
+      )
+    end
+  end
+
+  defp list_of?(list, count, valid?) do
+    SpecTerms.proper_list?(list) and length(list) == count and Enum.all?(list, valid?)
+  end
+
+  defp donate(indexes, count) do
+    valid? =
+      SpecTerms.proper_list?(indexes) and
+        Enum.all?(indexes, &(is_integer(&1) and &1 >= 0 and &1 < count))
+
+    if valid? do
+      {:ok, indexes |> Enum.uniq() |> Enum.sort()}
+    else
+      option_error(:donate, "a list of indexes of the #{count} parameters", indexes)
+    end
+  end
+
+  defp option_error(name, expected, found) do
+    {:error,
+     Error.new(
+       :argument,
+       "expected #{inspect(name)} to be #{expected}, got: #{inspect(found)}",
+       field: name
+     )}
+  end
 
   # XLA's words for a target without a handler.
   @no_typed_handler ~r/No FFI handler registered for (.+) on a platform/s
@@ -192,8 +397,8 @@ defmodule EXLA.CustomCall.Client do
     end
   end
 
-  defp create_options(options) do
-    if EXLA.CustomCall.SpecTerms.proper_list?(options) do
+  defp create_options(options, field) do
+    if SpecTerms.proper_list?(options) do
       Enum.reduce_while(options, {:ok, []}, fn option, {:ok, done} ->
         case create_option(option) do
           {:ok, option} ->
@@ -204,9 +409,9 @@ defmodule EXLA.CustomCall.Client do
              {:error,
               Error.new(
                 :argument,
-                "expected :options to be {name, value} pairs, the value a 64-bit integer, a float, " <>
-                  "a boolean, a string or a list of integers, got: #{inspect(option)}",
-                field: :options
+                "expected #{inspect(field)} to be {name, value} pairs, the value a 64-bit integer, " <>
+                  "a float, a boolean, a string or a list of integers, got: #{inspect(option)}",
+                field: field
               )}}
         end
       end)
@@ -214,8 +419,9 @@ defmodule EXLA.CustomCall.Client do
       {:error,
        Error.new(
          :argument,
-         "expected :options to be a list such as [cpu_device_count: 2], got: #{inspect(options)}",
-         field: :options
+         "expected #{inspect(field)} to be a list such as [cpu_device_count: 2], got: " <>
+           inspect(options),
+         field: field
        )}
     end
   end
@@ -232,7 +438,7 @@ defmodule EXLA.CustomCall.Client do
   defp option_value?(value) when is_binary(value), do: String.valid?(value)
 
   defp option_value?(value) do
-    EXLA.CustomCall.SpecTerms.proper_list?(value) and Enum.all?(value, &int64?/1)
+    SpecTerms.proper_list?(value) and Enum.all?(value, &int64?/1)
   end
 
   defp int64?(value) do

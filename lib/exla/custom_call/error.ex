@@ -8,7 +8,7 @@ defmodule EXLA.CustomCall.Error do
       * `:spec` - a field of the spec against another field;
       * `:type` - a tensor type, a shape, or the bytes of a constant;
       * `:graph` - values, regions and functions of a module;
-      * `:plugin`, `:client`, `:library`, `:compile`, `:run` - the run time;
+      * `:plugin`, `:client`, `:library`, `:compile`, `:buffer`, `:run` - the run time;
     * `:field` - the field or option that is wrong, as an atom, or `nil`;
     * `:name` - the attribute, target or symbol it is about, or `nil`;
     * `:message` - what was found and what would be right;
@@ -33,6 +33,7 @@ defmodule EXLA.CustomCall.Error do
           | :client
           | :library
           | :compile
+          | :buffer
           | :run
 
   @type t :: %__MODULE__{

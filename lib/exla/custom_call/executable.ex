@@ -1,55 +1,286 @@
 defmodule EXLA.CustomCall.Executable do
   @moduledoc """
-  A compiled module, made by `EXLA.CustomCall.Client.compile/2`.
+  A compiled module, made by `EXLA.CustomCall.Client.compile/3`.
 
       {:ok, executable} = EXLA.CustomCall.Client.compile(client, module)
       {:ok, [y]} = EXLA.CustomCall.Executable.run(executable, [x])
 
-  Inputs and results are binaries of row-major elements in native byte order, whatever the layouts
-  inside the program; see `EXLA.CustomCall.Typespec` for the bytes an element takes.
+  Inputs are buffers, binaries or `Nx.Tensor`s. Results are buffers on the device, see
+  `EXLA.CustomCall.Buffer`, or binaries where `results: :binary` asks for them. Binaries hold row-major
+  elements in native byte order, whatever the layouts inside the program; see
+  `EXLA.CustomCall.Typespec` for the bytes an element takes.
+
+  A program runs on threads of the run time's own: while a device works, no scheduler waits for it.
   """
 
-  alias EXLA.CustomCall.{Client, Error, Native, SpecTerms, Typespec}
+  alias EXLA.CustomCall.{Buffer, Client, Error, Native, Options, SpecTerms, Telemetry, Typespec}
 
   @enforce_keys [:ref, :client, :parameters, :results]
-  defstruct [:ref, :client, :parameters, :results]
+  defstruct [:ref, :client, :parameters, :results, donate: []]
 
+  @typedoc """
+  The `:parameters` and `:results` are those of one device: of a program that is split over several,
+  the parts.
+  """
   @type t :: %__MODULE__{
           ref: reference(),
           client: Client.t(),
           parameters: [Typespec.t()],
-          results: [Typespec.t()]
+          results: [Typespec.t() | String.t()],
+          donate: [non_neg_integer()]
         }
 
   @typedoc """
-  A binary; a binary with its type and shape, which are then checked against the parameter's; or an
-  `Nx.Tensor`.
+  A buffer; a binary; a binary with its type and shape, which are then checked against the
+  parameter's; or an `Nx.Tensor`.
   """
-  @type input :: binary() | {binary(), EXLA.CustomCall.template()} | struct()
+  @type input :: Buffer.t() | binary() | {binary(), EXLA.CustomCall.template()} | struct()
+
+  @typedoc "What a run gives: buffers, binaries or tensors, as `:results` says."
+  @type result :: Buffer.t() | binary() | struct()
+
+  defmodule Async do
+    @moduledoc """
+    A run that is under way, see `EXLA.CustomCall.Executable.run_async/3`. The message with its
+    answer is `{ref, answer}`, with the struct's `:ref`.
+    """
+
+    @enforce_keys [:ref, :ticket, :executable, :results, :sharded]
+    defstruct [:ref, :ticket, :executable, :results, :sharded]
+
+    @type t :: %__MODULE__{
+            ref: reference(),
+            ticket: reference(),
+            executable: EXLA.CustomCall.Executable.t(),
+            results: :buffer | :binary | :tensor,
+            sharded: boolean()
+          }
+  end
+
+  @run_options [results: :buffer]
 
   @doc """
-  Runs the executable on its device, and returns the results' binaries. The result of a token is
-  empty.
+  Runs the executable on its device and waits for the results.
 
-  The program runs on a thread of its own; the caller waits for it, no scheduler does.
+  ## Options
+
+    * `:results` - `:buffer` (the default) leaves them on the device; `:binary` gives their bytes;
+      `:tensor` gives `Nx.Tensor`s, where Nx is there.
+    * `:timeout` - how many milliseconds to wait, default `:infinity`. The program runs on after it,
+      and its results are dropped.
 
   ## Errors
 
   `:argument` for inputs of the wrong count, type or size; `:run` for what goes wrong in the program,
-  such as an error that a handler returns, with XLA's words and its status code as `:code`.
+  such as an error that a handler returns, with XLA's words and its status code as `:code`, and
+  `:deadline_exceeded` as the code after the time-out. A buffer that was deleted or donated is refused.
   """
-  @spec run(t(), [input()]) :: {:ok, [binary()]} | {:error, Error.t()}
-  def run(%__MODULE__{} = executable, inputs) do
-    with {:ok, inputs} <- check(executable.parameters, inputs) do
-      with {:error, native} <- Native.await(&Native.executable_run(executable.ref, inputs, &1)) do
-        {:error, Error.from_native(native)}
-      end
+  @spec run(t(), [input()], keyword()) :: {:ok, [result()]} | {:error, Error.t()}
+  def run(executable, inputs, opts \\ []), do: start_and_await(executable, inputs, opts, false)
+
+  @doc "Like `run/3`, but raises."
+  @spec run!(t(), [input()], keyword()) :: [result()]
+  def run!(executable, inputs, opts \\ []), do: executable |> run(inputs, opts) |> Error.unwrap!()
+
+  @doc """
+  Runs an executable of several devices: one list of inputs for each, in the order of the device
+  assignment. Returns one list of results for each. Options as in `run/3`.
+  """
+  @spec run_sharded(t(), [[input()]], keyword()) :: {:ok, [[result()]]} | {:error, Error.t()}
+  def run_sharded(executable, inputs, opts \\ []) do
+    start_and_await(executable, inputs, opts, true)
+  end
+
+  @doc "Like `run_sharded/3`, but raises."
+  @spec run_sharded!(t(), [[input()]], keyword()) :: [[result()]]
+  def run_sharded!(executable, inputs, opts \\ []) do
+    executable |> run_sharded(inputs, opts) |> Error.unwrap!()
+  end
+
+  @doc """
+  Starts a run and returns at once. The answer comes as a message to the caller; `await/2` waits for
+  it.
+
+      {:ok, async} = Executable.run_async(executable, [x])
+      {:ok, [y]} = Executable.await(async)
+
+  In a `GenServer`, keep the struct and give the message to `result/2`:
+
+      def handle_info({ref, _} = message, %{async: %{ref: ref} = async} = state) do
+        {:ok, results} = Executable.result(async, message)
+
+  Options: `:results` as in `run/3`, and `sharded: true` for inputs as in `run_sharded/3`. A caller
+  that dies meanwhile leaves nothing behind.
+  """
+  @spec run_async(t(), [input()] | [[input()]], keyword()) ::
+          {:ok, Async.t()} | {:error, Error.t()}
+  def run_async(executable, inputs, opts \\ []) do
+    with {:ok, executable} <- check_executable(executable),
+         {:ok, opts} <- Options.validate(opts, [sharded: false] ++ @run_options) do
+      start(executable, inputs, opts, opts[:sharded] == true)
     end
   end
 
-  @doc "Like `run/2`, but raises."
-  @spec run!(t(), [input()]) :: [binary()]
-  def run!(executable, inputs), do: executable |> run(inputs) |> Error.unwrap!()
+  @doc "Like `run_async/3`, but raises."
+  @spec run_async!(t(), [input()] | [[input()]], keyword()) :: Async.t()
+  def run_async!(executable, inputs, opts \\ []) do
+    executable |> run_async(inputs, opts) |> Error.unwrap!()
+  end
+
+  @doc """
+  Waits for the results of a run that `run_async/3` started, in the process that started it.
+
+  After the time-out, in milliseconds, the run is given up: its results are dropped, and no message
+  comes any more.
+  """
+  @spec await(Async.t(), timeout()) :: {:ok, [result()] | [[result()]]} | {:error, Error.t()}
+  def await(%Async{} = async, timeout \\ :infinity) do
+    case Native.answer(async.ref, async.ticket, timeout) do
+      :timeout ->
+        {:error,
+         Error.new(:run, "the program was not done within #{timeout} ms", code: :deadline_exceeded)}
+
+      answer ->
+        finish(async, answer)
+    end
+  end
+
+  @doc "Like `await/2`, but raises."
+  @spec await!(Async.t(), timeout()) :: [result()] | [[result()]]
+  def await!(async, timeout \\ :infinity), do: async |> await(timeout) |> Error.unwrap!()
+
+  @doc "The results in the message of a run that `run_async/3` started."
+  @spec result(Async.t(), {reference(), term()}) ::
+          {:ok, [result()] | [[result()]]} | {:error, Error.t()}
+  def result(%Async{ref: ref} = async, {ref, answer}) do
+    finish(async, Native.from_native(answer))
+  end
+
+  @doc """
+  What is known of the executable. Where the plugin does not tell, a value is `nil`.
+
+    * `:name`, `:replicas`, `:partitions`, `:devices` - the ids of the devices it runs on;
+    * `:memory` - bytes: `:generated_code`, `:arguments`, `:results`, `:aliased`, `:temporary`, the
+      same on the host with `host_` before the name, and `:peak`;
+    * `:cost` - the compiler's estimates by name, such as `"flops"`;
+    * `:fingerprint` - bytes that are the same for the same program of the same compiler.
+  """
+  @spec info(t()) :: map()
+  def info(%__MODULE__{ref: ref}) do
+    {name, replicas, partitions, devices, memory, cost, fingerprint} = Native.executable_info(ref)
+
+    keys =
+      ~w(generated_code arguments results aliased temporary host_generated_code host_arguments
+         host_results host_aliased host_temporary peak)a
+
+    %{
+      name: name,
+      replicas: replicas,
+      partitions: partitions,
+      devices: devices,
+      memory: memory && keys |> Enum.zip(memory) |> Map.new(),
+      cost: cost && Map.new(cost),
+      fingerprint: fingerprint
+    }
+  end
+
+  @doc """
+  The optimised program as HLO text: what the compiler made of the module.
+  """
+  @spec hlo_text(t()) :: {:ok, String.t()} | {:error, Error.t()}
+  def hlo_text(%__MODULE__{ref: ref}), do: Native.from_native(Native.executable_hlo_text(ref))
+
+  @doc "Like `hlo_text/1`, but raises."
+  @spec hlo_text!(t()) :: String.t()
+  def hlo_text!(executable), do: executable |> hlo_text() |> Error.unwrap!()
+
+  # What a serialized executable begins with; the number is the version of the format.
+  @magic "EXLA.CustomCall.Executable 1\n"
+
+  @doc """
+  The executable as bytes, for `deserialize/2` on the same build of the plugin and the same version of
+  this package.
+  """
+  @spec serialize(t()) :: {:ok, binary()} | {:error, Error.t()}
+  def serialize(%__MODULE__{} = executable) do
+    with {:ok, bytes} <- Native.await(&Native.executable_serialize(executable.ref, &1)) do
+      head =
+        :erlang.term_to_binary({executable.parameters, executable.results, executable.donate},
+          minor_version: 2
+        )
+
+      body = <<byte_size(head)::32, head::binary, bytes::binary>>
+      {:ok, @magic <> :crypto.hash(:sha256, body) <> body}
+    end
+  end
+
+  @doc "Like `serialize/1`, but raises."
+  @spec serialize!(t()) :: binary()
+  def serialize!(executable), do: executable |> serialize() |> Error.unwrap!()
+
+  @doc """
+  The executable that `serialize/1` wrote. Its handlers must be loaded before, as for
+  `EXLA.CustomCall.Client.compile/3`.
+
+  Bytes that are damaged, of another build of the plugin or of another version of this package are
+  refused with the reason. Bytes that somebody made up on purpose are not safe to load: they are
+  machine code.
+  """
+  @spec deserialize(Client.t(), binary()) :: {:ok, t()} | {:error, Error.t()}
+  def deserialize(client, bytes)
+
+  def deserialize(%Client{} = client, <<@magic, hash::binary-size(32), body::binary>>) do
+    with true <- :crypto.hash(:sha256, body) == hash || damaged(),
+         <<size::32, head::binary-size(size), bytes::binary>> <- body,
+         {parameters, results, donate} <- :erlang.binary_to_term(head, [:safe]),
+         {:ok, ref} <- Native.await(&Native.client_deserialize(client.ref, bytes, &1)) do
+      {:ok, new(ref, client, parameters, results, donate)}
+    else
+      {:error, error} -> {:error, error}
+      _ -> damaged()
+    end
+  end
+
+  def deserialize(%Client{}, other) do
+    {:error,
+     Error.new(
+       :argument,
+       "expected the bytes of an executable, as serialize/1 writes them in this version, got: " <>
+         inspect(other, limit: 16, printable_limit: 64)
+     )}
+  end
+
+  def deserialize(other, _bytes) do
+    {:error, Error.new(:argument, "expected an EXLA.CustomCall.Client, got: #{inspect(other)}")}
+  end
+
+  @doc "Like `deserialize/2`, but raises."
+  @spec deserialize!(Client.t(), binary()) :: t()
+  def deserialize!(client, bytes), do: client |> deserialize(bytes) |> Error.unwrap!()
+
+  defp damaged do
+    {:error, Error.new(:compile, "the bytes of the executable are damaged: compile it anew")}
+  end
+
+  @doc false
+  def new(ref, client, parameters, results, donate) do
+    # The types of one device are the run time's to know; where it does not, they are the module's.
+    {native_parameters, native_results} = Native.executable_types(ref)
+
+    %__MODULE__{
+      ref: ref,
+      client: client,
+      parameters: types(native_parameters, parameters),
+      results: types(native_results, results),
+      donate: donate
+    }
+  end
+
+  defp types(native, types) when is_list(native) and length(native) == length(types) do
+    Enum.map(native, &Typespec.from_native/1)
+  end
+
+  defp types(_native, types), do: types
 
   @doc false
   # The typespec and the binary of an input, or an error. The typespec is nil where none is given.
@@ -59,22 +290,108 @@ defmodule EXLA.CustomCall.Executable do
     with {:ok, typespec} <- Typespec.cast(template), do: {:ok, typespec, binary}
   end
 
-  # By name, and called at run time: Nx need not be there.
   def split_input(%{__struct__: Nx.Tensor} = tensor) do
     with {:ok, typespec} <- Typespec.cast(tensor) do
-      split_input({apply(Nx, :to_binary, [tensor]), typespec})
+      {:ok, typespec, Typespec.from_tensor(tensor, typespec)}
     end
   end
 
   def split_input(other) do
+    argument(
+      "expected a buffer, a binary, a {binary, template} pair or an Nx.Tensor, got: " <>
+        inspect(other)
+    )
+  end
+
+  defp start_and_await(executable, inputs, opts, sharded) do
+    with {:ok, executable} <- check_executable(executable),
+         {:ok, opts} <- Options.validate(opts, [timeout: :infinity] ++ @run_options),
+         {:ok, timeout} <- Options.timeout(opts) do
+      Telemetry.span(:run, %{executable: executable}, fn ->
+        with {:ok, async} <- start(executable, inputs, opts, sharded), do: await(async, timeout)
+      end)
+    end
+  end
+
+  defp start(executable, inputs, opts, sharded) do
+    with {:ok, results} <- check_results(opts[:results]),
+         {:ok, inputs} <- check_devices(executable, inputs, sharded) do
+      ref = make_ref()
+      options = {executable.donate, results == :buffer}
+
+      case Native.executable_run(executable.ref, inputs, options, ref) do
+        {:ok, ticket} ->
+          {:ok,
+           %Async{
+             ref: ref,
+             ticket: ticket,
+             executable: executable,
+             results: results,
+             sharded: sharded
+           }}
+
+        {:error, error} ->
+          {:error, Error.from_native(error)}
+      end
+    end
+  end
+
+  defp finish(async, {:ok, devices}) do
+    devices
+    |> map_ok(fn results ->
+      map_ok(Enum.zip(results, async.executable.results), &value(async, &1))
+    end)
+    |> case do
+      {:ok, [results]} when not async.sharded -> {:ok, results}
+      other -> other
+    end
+  end
+
+  defp finish(_async, {:error, error}), do: {:error, error}
+
+  defp value(%{results: :buffer} = async, {ref, typespec}) do
+    {:ok, Buffer.new(ref, async.executable.client, typespec)}
+  end
+
+  defp value(%{results: :binary}, {binary, _typespec}), do: {:ok, binary}
+  defp value(%{results: :tensor}, {binary, typespec}), do: Typespec.to_tensor(binary, typespec)
+
+  defp check_executable(%__MODULE__{} = executable), do: {:ok, executable}
+
+  defp check_executable(other) do
+    argument("expected an EXLA.CustomCall.Executable, got: #{inspect(other)}")
+  end
+
+  defp check_results(results) when results in [:buffer, :binary, :tensor], do: {:ok, results}
+
+  defp check_results(other) do
     {:error,
      Error.new(
        :argument,
-       "expected a binary, a {binary, template} pair or an Nx.Tensor, got: #{inspect(other)}"
+       "expected :results to be :buffer, :binary or :tensor, got: #{inspect(other)}",
+       field: :results
      )}
   end
 
-  defp check(parameters, inputs) do
+  defp check_devices(executable, inputs, false) do
+    with {:ok, inputs} <- check(executable, inputs), do: {:ok, [inputs]}
+  end
+
+  defp check_devices(executable, inputs, true) do
+    if SpecTerms.proper_list?(inputs) do
+      inputs
+      |> Enum.with_index()
+      |> map_ok(fn {inputs, device} ->
+        with {:error, error} <- check(executable, inputs) do
+          argument("device #{device}: #{error.message}")
+        end
+      end)
+    else
+      argument("expected a list of inputs for each device, got: #{inspect(inputs)}")
+    end
+  end
+
+  defp check(%{parameters: parameters} = executable, inputs) do
     cond do
       not SpecTerms.proper_list?(inputs) ->
         argument("expected the inputs as a list, got: #{inspect(inputs)}")
@@ -85,20 +402,24 @@ defmodule EXLA.CustomCall.Executable do
       true ->
         [parameters, inputs, 0..(length(inputs) - 1)//1]
         |> Enum.zip()
-        |> Enum.reduce_while({:ok, []}, fn {parameter, input, index}, {:ok, done} ->
-          case check_input(parameter, input) do
-            {:ok, native} -> {:cont, {:ok, [native | done]}}
-            {:error, error} -> {:halt, argument("input #{index}: #{error.message}")}
+        |> map_ok(fn {parameter, input, index} ->
+          with {:error, error} <- check_input(executable, parameter, input) do
+            argument("input #{index}: #{error.message}")
           end
         end)
-        |> case do
-          {:ok, inputs} -> {:ok, Enum.reverse(inputs)}
-          error -> error
-        end
     end
   end
 
-  defp check_input(parameter, input) do
+  # What the NIF takes: a buffer, or a type and a binary.
+  defp check_input(_executable, parameter, %Buffer{typespec: typespec, ref: ref}) do
+    if typespec == parameter do
+      {:ok, ref}
+    else
+      argument("the executable takes #{inspect(parameter)}, got #{inspect(typespec)}")
+    end
+  end
+
+  defp check_input(_executable, parameter, input) do
     with {:ok, typespec, binary} <- split_input(input) do
       expected = Typespec.byte_size(parameter)
 
@@ -115,9 +436,23 @@ defmodule EXLA.CustomCall.Executable do
           )
 
         true ->
-          {element, dimensions} = Typespec.to_native(parameter)
-          {:ok, {element, dimensions, binary}}
+          {:ok, {Typespec.to_native(parameter), binary}}
       end
+    end
+  end
+
+  # Maps a list with a function that returns {:ok, value} or an error, which ends it.
+  defp map_ok(list, fun) do
+    list
+    |> Enum.reduce_while({:ok, []}, fn element, {:ok, done} ->
+      case fun.(element) do
+        {:ok, value} -> {:cont, {:ok, [value | done]}}
+        error -> {:halt, error}
+      end
+    end)
+    |> case do
+      {:ok, values} -> {:ok, Enum.reverse(values)}
+      error -> error
     end
   end
 

@@ -13,7 +13,7 @@ defmodule EXLA.CustomCall.Lowering do
       "eigh_cpu_custom_call_f32"
   """
 
-  alias EXLA.CustomCall.{Error, Module, Spec, SpecTerms, Typespec, Value}
+  alias EXLA.CustomCall.{Error, Module, Spec, SpecTerms, Telemetry, Typespec, Value}
 
   @doc """
   Lowers `block` to a module with one parameter an operand and one result an output.
@@ -40,7 +40,8 @@ defmodule EXLA.CustomCall.Lowering do
          {:ok, operands} <- operands(args),
          {:ok, results} <- results(out),
          :ok <- check_client(client),
-         {:ok, spec} <- spec(block, out, args, client),
+         {:ok, spec} <-
+           Telemetry.span(:lower, %{block: block}, fn -> spec(block, out, args, client) end),
          {:ok, _types} <- SpecTerms.check(spec, operands) do
       parameters = Enum.map(operands, &Value.parameter/1)
       values = Value.custom_call(parameters, spec, results)

@@ -21,7 +21,18 @@ defmodule EXLA.CustomCall.Module do
   as is freed before `build/3` returns, so a module weighs no more than its bytes.
   """
 
-  alias EXLA.CustomCall.{Context, Error, Graph, Native, Options, SpecTerms, Typespec, Value}
+  alias EXLA.CustomCall.{
+    Context,
+    Error,
+    Graph,
+    Native,
+    Options,
+    SpecTerms,
+    Telemetry,
+    Typespec,
+    Value
+  }
+
   alias EXLA.CustomCall.Value.Function
 
   @enforce_keys [:ref, :bytecode, :parameters, :results]
@@ -117,7 +128,8 @@ defmodule EXLA.CustomCall.Module do
          {:ok, functions, operations, bytes} <-
            Graph.flatten(main, result_attributes, opts[:functions]),
          graph = {opts[:name], opts[:attributes], functions},
-         {:ok, {ref, bytecode}} <- native_build(context, graph, operations, bytes) do
+         {:ok, {ref, bytecode}} <-
+           Telemetry.span(:build, %{}, fn -> native_build(context, graph, operations, bytes) end) do
       {:ok,
        %__MODULE__{
          ref: ref,

@@ -3,6 +3,8 @@ defmodule EXLA.CustomCall.Native do
 
   # The NIF's functions. Those with _dirty in the name do the same on a dirty scheduler.
 
+  alias EXLA.CustomCall.Error
+
   @on_load :load
 
   def load do
@@ -26,24 +28,67 @@ defmodule EXLA.CustomCall.Native do
   def module_custom_calls_dirty(_module), do: stub()
 
   def client_new(_plugin_path, _options), do: stub()
-  def client_compile(_client, _module, _tag), do: stub()
+  def client_info(_client), do: stub()
+  def client_compile(_client, _module, _options, _tag), do: stub()
+  def client_deserialize(_client, _bytes, _tag), do: stub()
   def library_load(_client, _path, _handlers), do: stub()
-  def executable_run(_executable, _inputs, _tag), do: stub()
+
+  def buffer_from_binary(_client, _device, _tensor, _tag), do: stub()
+  def buffer_to_binary(_buffer, _tag), do: stub()
+  def buffer_to_device(_buffer, _device, _tag), do: stub()
+  def buffer_delete(_buffer), do: stub()
+  def buffer_deleted(_buffer), do: stub()
+  def buffer_info(_buffer), do: stub()
+
+  def executable_run(_executable, _inputs, _options, _tag), do: stub()
+  def executable_info(_executable), do: stub()
+  def executable_types(_executable), do: stub()
+  def executable_hlo_text(_executable), do: stub()
+  def executable_serialize(_executable, _tag), do: stub()
+
+  def answer_cancel(_ticket), do: stub()
 
   def process_handler_register(_client, _target, _process, _timeout), do: stub()
   def process_handler_answer(_responder, _answer), do: stub()
 
+  # A function that works on a thread of its own takes a tag, returns a ticket at once, and sends
+  # `{tag, {:ok, value} | {:error, error}}` later.
+
   @doc false
-  # The answer of a function that works on a thread of its own: it sends `{tag, answer}`.
-  def await(fun) do
+  # Starts such a function, and waits for its answer.
+  @spec await((reference() -> term()), timeout()) ::
+          {:ok, term()} | {:error, Error.t()} | :timeout
+  def await(fun, timeout \\ :infinity) do
     tag = make_ref()
 
-    with {:ok, :ok} <- fun.(tag) do
-      receive do
-        {^tag, answer} -> answer
-      end
+    case fun.(tag) do
+      {:ok, ticket} -> answer(tag, ticket, timeout)
+      {:error, error} -> {:error, Error.from_native(error)}
     end
   end
+
+  @doc false
+  # Waits for an answer that is under way. One that is not waited for any more is never sent.
+  @spec answer(reference(), reference(), timeout()) ::
+          {:ok, term()} | {:error, Error.t()} | :timeout
+  def answer(tag, ticket, timeout) do
+    receive do
+      {^tag, answer} -> from_native(answer)
+    after
+      timeout ->
+        if answer_cancel(ticket) do
+          :timeout
+        else
+          receive do
+            {^tag, answer} -> from_native(answer)
+          end
+        end
+    end
+  end
+
+  @doc false
+  def from_native({:ok, value}), do: {:ok, value}
+  def from_native({:error, error}), do: {:error, Error.from_native(error)}
 
   defp stub, do: :erlang.nif_error(:nif_not_loaded)
 end

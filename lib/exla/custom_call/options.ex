@@ -27,4 +27,27 @@ defmodule EXLA.CustomCall.Options do
        )}
     end
   end
+
+  # A time to wait, in milliseconds.
+  @longest 0xFFFF_FFFF
+
+  @doc false
+  @spec timeout(keyword()) :: {:ok, timeout()} | {:error, Error.t()}
+  def timeout(opts) do
+    case opts[:timeout] do
+      :infinity ->
+        {:ok, :infinity}
+
+      timeout when is_integer(timeout) and timeout >= 0 and timeout <= @longest ->
+        {:ok, timeout}
+
+      other ->
+        {:error,
+         Error.new(
+           :argument,
+           "expected :timeout in milliseconds, 0 to #{@longest}, or :infinity, got: #{inspect(other)}",
+           field: :timeout
+         )}
+    end
+  end
 end

@@ -7,36 +7,53 @@ defmodule EXLA.CustomCall.Runner do
       EXLA.CustomCall.Runner.run(%RowScale{factor: 2.0}, [{x, out}], out, client: client)
       #=> {:ok, <<...>>}
 
-  Each call compiles. To run a block many times, compile it once with
-  `EXLA.CustomCall.Client.compile/2`.
+  What was compiled is kept in a cache, see `EXLA.CustomCall.Cache`: the same block on the same types
+  compiles once.
   """
 
-  alias EXLA.CustomCall.{Client, Error, Executable, Lowering, SpecTerms}
+  alias EXLA.CustomCall.{Cache, Client, Error, Executable, Lowering, Module, Options}
+  alias EXLA.CustomCall.SpecTerms
 
   @doc """
-  Runs `block` on `args`, each `{binary, template}` or an `Nx.Tensor`.
+  Runs `block` on `args`, each `{binary, template}`, an `Nx.Tensor`, or an `EXLA.CustomCall.Buffer`.
 
-  Returns a binary where `out` is a template, and a tuple of binaries where it is a tuple of them;
+  Returns a result where `out` is a template, and a tuple of results where it is a tuple of them;
   `:skip` where the block's implementation says so.
 
   ## Options
 
     * `:client` - the `EXLA.CustomCall.Client` to run on. Required.
+    * `:results` - `:binary` (the default), `:buffer` or `:tensor`, as in
+      `EXLA.CustomCall.Executable.run/3`.
+    * `:compile` - options of `EXLA.CustomCall.Client.compile/3`.
+    * `:cache` - the name of a cache, or `nil` to compile each time. Default: the one that this package
+      starts.
     * `:name` - the module's name, as `EXLA.CustomCall.Module.build/3` takes it.
+    * `:timeout` - how many milliseconds the run may take, default `:infinity`.
   """
   @spec run(
           EXLA.CustomCall.t(),
           [{binary(), EXLA.CustomCall.template()} | struct()],
           EXLA.CustomCall.template() | tuple(),
           keyword()
-        ) :: :skip | {:ok, binary() | tuple()} | {:error, Error.t()}
+        ) :: :skip | {:ok, Executable.result() | tuple()} | {:error, Error.t()}
   def run(block, args, out, opts) do
-    with {:ok, opts} <- EXLA.CustomCall.Options.validate(opts, client: nil, name: nil),
+    defaults = [
+      client: nil,
+      results: :binary,
+      compile: [],
+      cache: Cache,
+      name: nil,
+      timeout: :infinity
+    ]
+
+    with {:ok, opts} <- Options.validate(opts, defaults),
          {:ok, client} <- client(opts[:client]),
          {:ok, templates} <- templates(args),
          {:ok, module} <- Lowering.lower(block, out, templates, client, name: opts[:name]),
-         {:ok, executable} <- Client.compile(client, module),
-         {:ok, results} <- Executable.run(executable, args) do
+         {:ok, executable} <- compile(client, module, opts[:compile], opts[:cache]),
+         {:ok, results} <-
+           Executable.run(executable, args, Keyword.take(opts, [:results, :timeout])) do
       if is_tuple(out), do: {:ok, List.to_tuple(results)}, else: {:ok, hd(results)}
     end
   end
@@ -47,12 +64,39 @@ defmodule EXLA.CustomCall.Runner do
           [{binary(), EXLA.CustomCall.template()} | struct()],
           EXLA.CustomCall.template() | tuple(),
           keyword()
-        ) :: :skip | binary() | tuple()
+        ) :: :skip | Executable.result() | tuple()
   def run!(block, args, out, opts) do
     case run(block, args, out, opts) do
       :skip -> :skip
       answer -> Error.unwrap!(answer)
     end
+  end
+
+  @doc false
+  # Through a cache, where there is one.
+  def compile(client, module, opts, cache) do
+    if cache == nil or :ets.whereis(cache) == :undefined do
+      Client.compile(client, module, opts)
+    else
+      hash = :crypto.hash(:sha256, Module.to_bytecode(module))
+      key = {client.ref, hash, opts}
+
+      Cache.fetch(cache, key, disk(client, hash, opts), fn ->
+        Client.compile(client, module, opts)
+      end)
+    end
+  end
+
+  # The file's name tells programs apart; what may be loaded, its header tells.
+  defp disk(client, hash, opts) do
+    parts = {hash, opts, client.platform_name, client.platform_version, client.api_version}
+    name = :crypto.hash(:sha256, :erlang.term_to_binary(parts))
+
+    %{
+      file: Base.url_encode64(name, padding: false) <> ".executable",
+      read: &Executable.deserialize(client, &1),
+      write: &Executable.serialize/1
+    }
   end
 
   defp client(%Client{} = client), do: {:ok, client}
@@ -91,13 +135,14 @@ defmodule EXLA.CustomCall.Runner do
 
   # The block sees what it would see under Nx: the template as it was given, a tensor as it is.
   defp template({binary, template}) when is_binary(binary), do: {:ok, template}
+  defp template(%EXLA.CustomCall.Buffer{typespec: typespec}), do: {:ok, typespec}
   defp template(%{__struct__: Nx.Tensor} = tensor), do: {:ok, tensor}
 
   defp template(other) do
     {:error,
      Error.new(
        :argument,
-       "expected a {binary, template} pair or an Nx.Tensor, got: #{inspect(other)}"
+       "expected a {binary, template} pair, a buffer or an Nx.Tensor, got: #{inspect(other)}"
      )}
   end
 end

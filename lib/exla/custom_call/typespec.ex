@@ -206,6 +206,43 @@ defmodule EXLA.CustomCall.Typespec do
   @doc false
   def types, do: unquote(Macro.escape(Enum.map(@types, &elem(&1, 0))))
 
+  # Nx is called by name and at run time: it need not be there.
+
+  @doc false
+  # The bytes of an Nx.Tensor as this package has them: elements of less than a byte take a whole one,
+  # where Nx packs them.
+  def from_tensor(tensor, %__MODULE__{type: type}) do
+    bits = apply(Nx, :to_binary, [tensor])
+
+    case type do
+      {:s, size} when size < 8 -> for <<n::size(size)-signed <- bits>>, into: <<>>, do: <<n::8>>
+      {:u, size} when size < 8 -> for <<n::size(size) <- bits>>, into: <<>>, do: <<n::8>>
+      _ -> bits
+    end
+  end
+
+  @doc false
+  # An Nx.Tensor of such bytes, or an error.
+  def to_tensor(binary, %__MODULE__{type: type, shape: shape}) do
+    with {:ok, type, binary} <- nx_type(type, binary),
+         {:module, Nx} <- Code.ensure_loaded(Nx) do
+      {:ok, Nx |> apply(:from_binary, [binary, type]) |> then(&apply(Nx, :reshape, [&1, shape]))}
+    else
+      {:error, %Error{}} = error -> error
+      {:error, _reason} -> {:error, Error.new(:argument, "there is no Nx to make a tensor with")}
+    end
+  end
+
+  defp nx_type(:token, _binary), do: {:error, Error.new(:argument, "a token is no tensor")}
+  # Nx's booleans are u8.
+  defp nx_type({:pred, 8}, binary), do: {:ok, {:u, 8}, binary}
+
+  defp nx_type({kind, size} = type, binary) when kind in [:s, :u] and size < 8 do
+    {:ok, type, for(<<n::8 <- binary>>, into: <<>>, do: <<n::size(size)>>)}
+  end
+
+  defp nx_type(type, binary), do: {:ok, type, binary}
+
   defp check_shape(shape, type) when is_tuple(shape) do
     dimensions = Tuple.to_list(shape)
 

@@ -7,52 +7,115 @@ use crate::{
 };
 use rustler::{
     env::{OwnedEnv, SavedTerm},
-    Encoder, Env, LocalPid, Term,
+    Encoder, Env, LocalPid, Resource, ResourceArc, Term,
 };
-use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::{
+    panic::{catch_unwind, AssertUnwindSafe},
+    sync::{
+        atomic::{AtomicU8, Ordering},
+        Arc,
+    },
+};
 
-/// Runs `work` on a worker thread, and sends what it returns to the caller under `tag`.
+const PENDING: u8 = 0;
+const SENT: u8 = 1;
+const CANCELLED: u8 = 2;
+
+/// Which of the two came first: the answer, or the caller's word that it waits no more.
+type State = Arc<AtomicU8>;
+
+/// The caller's side of an answer that is under way.
+pub(crate) struct TicketResource(State);
+
+#[rustler::resource_impl]
+impl Resource for TicketResource {}
+
+/// Waives an answer. True if it will never come; false if it was sent already.
+#[rustler::nif]
+fn answer_cancel(ticket: ResourceArc<TicketResource>) -> bool {
+    ticket
+        .0
+        .compare_exchange(PENDING, CANCELLED, Ordering::AcqRel, Ordering::Acquire)
+        .is_ok()
+}
+
+/// The right to answer, once. One that is dropped unused sends an error: no caller waits for ever.
+pub(crate) struct Answer {
+    caller: LocalPid,
+    state: State,
+    kind: Kind,
+    memory: Option<(OwnedEnv, SavedTerm)>,
+}
+
+impl Answer {
+    /// Answers with what `value` makes. On any thread but a scheduler's.
+    pub(crate) fn send<F>(mut self, value: F)
+    where
+        F: for<'a> FnOnce(Env<'a>) -> Result<Term<'a>, Error>,
+    {
+        self.send_once(value);
+    }
+
+    fn send_once<F>(&mut self, value: F)
+    where
+        F: for<'a> FnOnce(Env<'a>) -> Result<Term<'a>, Error>,
+    {
+        let Some((mut memory, tag)) = self.memory.take() else {
+            return;
+        };
+        let sent = self
+            .state
+            .compare_exchange(PENDING, SENT, Ordering::AcqRel, Ordering::Acquire);
+        if sent.is_err() {
+            return;
+        }
+        let kind = self.kind;
+        // A process that is gone by now gets nothing, and nothing is lost.
+        let _ = memory.send_and_clear(&self.caller, |env| {
+            let answer = catch_unwind(AssertUnwindSafe(|| value(env)))
+                .unwrap_or_else(|panic| Err(Error::panicked(kind, panic.as_ref())));
+            let answer = match answer {
+                Ok(value) => (atoms::ok(), value).encode(env),
+                Err(error) => (atoms::error(), error).encode(env),
+            };
+            (tag.load(env), answer)
+        });
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        let kind = self.kind;
+        self.send_once(|_| Err(Error::panicked(kind, &"the work was dropped")));
+    }
+}
+
+/// Runs `work` on a worker thread. It answers the caller under `tag`, now or later.
 ///
-/// `kept` are terms that the work needs, such as the binaries whose bytes it reads. They are in the
-/// environment that `work` gets, and live until it returns.
+/// `kept` is a term that the work needs, such as the inputs. It is in the environment that `work`
+/// gets, and lives until it returns.
 pub(crate) fn by_message<F>(
     env: Env<'_>,
     tag: Term<'_>,
     kept: Term<'_>,
     kind: Kind,
     work: F,
-) -> Result<rustler::Atom, Error>
+) -> Result<ResourceArc<TicketResource>, Error>
 where
-    F: for<'a> FnOnce(Env<'a>, Term<'a>) -> Result<Term<'a>, Error> + Send + 'static,
+    F: for<'a> FnOnce(Term<'a>, Answer) + Send + 'static,
 {
-    let caller = env.pid();
+    let state = State::default();
     let memory = OwnedEnv::new();
     let tag = memory.save(tag);
-    let kept = memory.save(kept);
-    workers::spawn(move || run(caller, memory, tag, kept, kind, work))
+    let answer = Answer {
+        caller: env.pid(),
+        state: state.clone(),
+        kind,
+        memory: Some((memory, tag)),
+    };
+    let inputs = OwnedEnv::new();
+    let kept = inputs.save(kept);
+    workers::spawn(move || inputs.run(|env| work(kept.load(env), answer)))
         .map_err(|error| Error::Runtime(kind, error))?;
-    Ok(atoms::ok())
-}
-
-fn run<F>(
-    caller: LocalPid,
-    mut memory: OwnedEnv,
-    tag: SavedTerm,
-    kept: SavedTerm,
-    kind: Kind,
-    work: F,
-) where
-    F: for<'a> FnOnce(Env<'a>, Term<'a>) -> Result<Term<'a>, Error>,
-{
-    // The message is built in the environment that keeps the inputs, which is cleared with it. A
-    // process that is gone by now gets nothing, and nothing is lost.
-    let _ = memory.send_and_clear(&caller, |env| {
-        let answer = catch_unwind(AssertUnwindSafe(|| work(env, kept.load(env))))
-            .unwrap_or_else(|panic| Err(Error::panicked(kind, panic.as_ref())));
-        let answer = match answer {
-            Ok(value) => (atoms::ok(), value).encode(env),
-            Err(error) => (atoms::error(), error).encode(env),
-        };
-        (tag.load(env), answer)
-    });
+    Ok(ResourceArc::new(TicketResource(state)))
 }

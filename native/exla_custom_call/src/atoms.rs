@@ -9,6 +9,7 @@ rustler::atoms! {
     api_version,
     attributes,
     backend_config,
+    buffer,
     bytes,
     cancelled,
     client,

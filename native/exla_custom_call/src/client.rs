@@ -1,13 +1,14 @@
 use crate::{
-    answer,
+    answer::{self, TicketResource},
+    atoms,
     error::{Error, Kind},
     executable::ExecutableResource,
     module::ModuleResource,
     reaper,
 };
-use pjrt_runtime::{thread, Client, CompileOptions, Library, NamedValue, Plugin};
+use pjrt_runtime::{thread, Client, CompileOptions, Library, NamedValue, OptionValue, Plugin};
 use rustler::{
-    Atom, Encoder, Env, NifResult, NifTuple, NifUntaggedEnum, Resource, ResourceArc, Term,
+    Atom, Encoder, Env, NifMap, NifResult, NifTuple, NifUntaggedEnum, Resource, ResourceArc, Term,
 };
 use std::path::PathBuf;
 
@@ -42,6 +43,19 @@ enum Value {
     Float(f64),
     String(String),
     Int64List(Vec<i64>),
+}
+
+impl Value {
+    /// As one of XLA's own options, which are no lists.
+    fn into_option(self) -> Option<OptionValue> {
+        Some(match self {
+            Self::Bool(value) => OptionValue::Bool(value),
+            Self::Int64(value) => OptionValue::Int(value),
+            Self::Float(value) => OptionValue::Double(value),
+            Self::String(value) => OptionValue::String(value),
+            Self::Int64List(_) => return None,
+        })
+    }
 }
 
 impl From<Value> for NamedValue {
@@ -125,33 +139,149 @@ fn library_load(
     }))
 }
 
+/// Compile options as `EXLA.CustomCall.Client` has checked them.
+#[derive(NifMap)]
+struct Options {
+    replicas: usize,
+    partitions: usize,
+    spmd: bool,
+    shardy: bool,
+    propagate_to_outputs: Vec<bool>,
+    propagate_to_parameters: Vec<bool>,
+    device_assignment: Option<Vec<Vec<i32>>>,
+    donate: Vec<usize>,
+    xla_options: Vec<(String, Value)>,
+}
+
+impl Options {
+    fn to_runtime(self) -> (CompileOptions, Vec<usize>) {
+        let options = CompileOptions {
+            num_replicas: self.replicas,
+            num_partitions: self.partitions,
+            use_spmd_partitioning: self.spmd,
+            use_shardy_partitioner: self.shardy,
+            allow_spmd_sharding_propagation_to_output: self.propagate_to_outputs,
+            allow_spmd_sharding_propagation_to_parameters: self.propagate_to_parameters,
+            device_assignment: self.device_assignment,
+            env_option_overrides: self
+                .xla_options
+                .into_iter()
+                .filter_map(|(name, value)| Some((name, value.into_option()?)))
+                .collect(),
+        };
+        (options, self.donate)
+    }
+}
+
 /// Compiles a module on a worker thread; the answer is an executable.
 #[rustler::nif]
 fn client_compile<'a>(
     env: Env<'a>,
     client: ResourceArc<ClientResource>,
     module: ResourceArc<ModuleResource>,
+    options: Options,
     tag: Term<'a>,
-) -> NifResult<Result<Atom, Error>> {
+) -> NifResult<Result<ResourceArc<TicketResource>, Error>> {
     let client = client.get()?.clone();
-    let nothing = crate::atoms::nil().encode(env);
+    let (options, donate) = options.to_runtime();
+    let nothing = atoms::nil().encode(env);
     Ok(answer::by_message(
         env,
         tag,
         nothing,
         Kind::Compile,
-        move |env, _| {
-            let executable = client
-                .compile(module.bytecode(), &CompileOptions::default())
-                .map_err(|error| Error::Runtime(Kind::Compile, error))?;
-            Ok(ExecutableResource::new(executable).encode(env))
+        move |_, answer| {
+            let compiled = compile(&client, &module, &options, &donate);
+            answer.send(move |env| Ok(ExecutableResource::new(compiled?).encode(env)));
         },
     ))
 }
 
+fn compile(
+    client: &Client,
+    module: &ModuleResource,
+    options: &CompileOptions,
+    donate: &[usize],
+) -> Result<pjrt_runtime::Executable, Error> {
+    let with_donors;
+    let program = if donate.is_empty() {
+        module.bytecode()
+    } else {
+        with_donors = module.with_donors(donate)?;
+        &with_donors
+    };
+    client
+        .compile(program, options)
+        .map_err(|error| Error::Runtime(Kind::Compile, error))
+}
+
+/// What a plugin and its client tell of themselves.
+#[rustler::nif(schedule = "DirtyIo")]
+fn client_info<'a>(
+    env: Env<'a>,
+    client: ResourceArc<ClientResource>,
+) -> NifResult<Result<Term<'a>, Error>> {
+    let client = client.get()?;
+    let info = || {
+        let plugin = client.plugin();
+        let attributes: Vec<_> = plugin
+            .attributes()?
+            .into_iter()
+            .map(|(name, value)| (name, NamedTerm(value)))
+            .collect();
+        let extensions: Vec<_> = plugin
+            .extensions()
+            .into_iter()
+            .map(|extension| (extension.kind, extension.name, extension.struct_size))
+            .collect();
+        let devices: Vec<_> = client
+            .devices()
+            .iter()
+            .map(|device| {
+                (
+                    device.id,
+                    device.kind.as_str(),
+                    device.addressable,
+                    device.local_hardware_id,
+                    device.debug_string.as_str(),
+                )
+            })
+            .collect();
+        let memories: Vec<_> = client
+            .memories()?
+            .into_iter()
+            .map(|memory| (memory.id, memory.kind, memory.devices, memory.default_of))
+            .collect();
+        Ok((
+            attributes,
+            extensions,
+            devices,
+            memories,
+            client.process_index(),
+        )
+            .encode(env))
+    };
+    Ok(info().map_err(|error| Error::Runtime(Kind::Client, error)))
+}
+
+/// A value that a plugin gives, as a term.
+pub(crate) struct NamedTerm(pub(crate) NamedValue);
+
+impl Encoder for NamedTerm {
+    fn encode<'a>(&self, env: Env<'a>) -> Term<'a> {
+        match &self.0 {
+            NamedValue::String(value) => value.encode(env),
+            NamedValue::Int64(value) => value.encode(env),
+            NamedValue::Int64List(value) => value.encode(env),
+            NamedValue::Bool(value) => value.encode(env),
+            NamedValue::Float(value) => crate::host::float(env, f64::from(*value)),
+        }
+    }
+}
+
 /// Runs foreign code that is done soon on a thread whose stack is large enough for it, while a dirty
 /// scheduler, whose stack is not, waits.
-fn roomy<T, F>(kind: Kind, work: F) -> Result<T, Error>
+pub(crate) fn roomy<T, F>(kind: Kind, work: F) -> Result<T, Error>
 where
     F: FnOnce() -> Result<T, pjrt_runtime::Error> + Send + 'static,
     T: Send + 'static,

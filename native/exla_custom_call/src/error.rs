@@ -16,6 +16,7 @@ pub(crate) enum Error {
 /// What was being done when the run time failed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kind {
+    Buffer,
     Client,
     Library,
     Compile,
@@ -25,6 +26,7 @@ pub(crate) enum Kind {
 impl Kind {
     fn atom(self) -> Atom {
         match self {
+            Self::Buffer => atoms::buffer(),
             Self::Client => atoms::client(),
             Self::Library => atoms::library(),
             Self::Compile => atoms::compile(),

@@ -1,13 +1,13 @@
 use crate::{
-    answer,
+    answer::{self, Answer, TicketResource},
+    atoms,
+    buffer::BufferResource,
+    client::{ClientResource, NamedTerm},
     error::{binary, Error, Kind},
-    reaper,
+    host, reaper,
 };
-use pjrt_runtime::{ElementType, Executable, HostInput};
-use rustler::{
-    Atom, Binary, Decoder, Encoder, Env, ListIterator, NifResult, Resource, ResourceArc, Term,
-};
-use stablehlo_custom_call::ElementType as CoreElement;
+use pjrt_runtime::{Buffer, Executable, ExecuteOptions, HostData, OwnedInput, TensorType, View};
+use rustler::{Binary, Encoder, Env, NifResult, Resource, ResourceArc, Term};
 
 pub(crate) struct ExecutableResource {
     /// Taken when the resource is freed.
@@ -38,108 +38,308 @@ impl Drop for ExecutableResource {
     }
 }
 
-/// The bytes of a result. A binary of them keeps the resource alive and copies nothing.
-struct ResultResource(Vec<u8>);
+fn failed(error: pjrt_runtime::Error) -> Error {
+    Error::Runtime(Kind::Run, error)
+}
 
-#[rustler::resource_impl]
-impl Resource for ResultResource {}
+/// What a run takes for one parameter.
+enum Input {
+    Host(TensorType, HostData),
+    Buffer(ResourceArc<BufferResource>),
+}
 
-/// Below this a copy costs less than a resource.
-const SMALL_RESULT: usize = 1024;
-
-/// Runs an executable on a worker thread, on inputs of `{element_index, dimensions, binary}`; the
-/// answer is the list of the results' binaries.
+/// Runs an executable on a worker thread. `inputs` is a list with the inputs of each device, each
+/// `{{element_index, dimensions}, binary}` or a buffer. `donate` are the indexes of buffers to give
+/// up. The answer has the results of each device, as binaries or as buffers.
 #[rustler::nif]
 fn executable_run<'a>(
     env: Env<'a>,
     executable: ResourceArc<ExecutableResource>,
     inputs: Term<'a>,
+    options: (Vec<usize>, bool),
     tag: Term<'a>,
-) -> NifResult<Result<Atom, Error>> {
+) -> NifResult<Result<ResourceArc<TicketResource>, Error>> {
     let executable = executable.get()?.clone();
+    let (donate, as_buffers) = options;
     Ok(answer::by_message(
         env,
         tag,
         inputs,
         Kind::Run,
-        move |env, inputs| {
-            let inputs = decode(inputs)?;
-            let host: Vec<_> = inputs
-                .iter()
-                .map(|(element_type, dimensions, binary)| HostInput {
-                    data: binary.as_slice(),
-                    element_type: *element_type,
-                    dimensions,
-                })
-                .collect();
-            let outputs = executable
-                .run(&host)
-                .map_err(|error| Error::Runtime(Kind::Run, error))?;
-            let outputs: Vec<Binary> = outputs
-                .into_iter()
-                .map(|bytes| result(env, bytes))
-                .collect();
-            Ok(outputs.encode(env))
+        move |inputs, answer| match read_inputs(inputs) {
+            Ok(inputs) => run(&executable, inputs, donate, as_buffers, answer),
+            Err(error) => answer.send(move |_| Err(host::malformed(Kind::Run)(error))),
         },
     ))
 }
 
-type Input<'a> = (ElementType, Vec<i64>, Binary<'a>);
+fn read_inputs(term: Term<'_>) -> NifResult<Vec<Vec<Input>>> {
+    let devices: Vec<Vec<Term>> = term.decode()?;
+    devices
+        .into_iter()
+        .map(|inputs| inputs.into_iter().map(read_input).collect())
+        .collect()
+}
 
-fn decode(term: Term<'_>) -> Result<Vec<Input<'_>>, Error> {
-    let wrong = |_| {
-        Error::Runtime(
-            Kind::Run,
-            pjrt_runtime::Error::InputShape {
-                index: 0,
-                reason: "not {element, dimensions, binary}".into(),
-            },
-        )
+fn read_input(term: Term<'_>) -> NifResult<Input> {
+    if let Ok(buffer) = term.decode() {
+        return Ok(Input::Buffer(buffer));
+    }
+    let (r#type, binary): (Term, Term) = term.decode()?;
+    Ok(Input::Host(
+        host::read_type(r#type)?,
+        host::host_data(binary)?,
+    ))
+}
+
+fn run(
+    executable: &Executable,
+    inputs: Vec<Vec<Input>>,
+    donate: Vec<usize>,
+    as_buffers: bool,
+    answer: Answer,
+) {
+    if let ([inputs], false) = (inputs.as_slice(), as_buffers) {
+        if let Some(inputs) = all_on_host(inputs) {
+            // The short way: from binaries to binaries on one device.
+            let views = executable.run_view(inputs).map_err(failed);
+            answer.send(move |env| Ok(vec![binaries(env, views?)].encode(env)));
+            return;
+        }
+    }
+    let owned = match on_devices(executable, &inputs) {
+        Ok(owned) => owned,
+        Err(error) => return answer.send(move |_| Err(error)),
     };
-    <ListIterator as Decoder>::decode(term)
-        .map_err(wrong)?
-        .map(|input| {
-            let (element, dimensions, binary): (usize, Vec<i64>, Binary) =
-                input.decode().map_err(wrong)?;
-            let element = CoreElement::ALL
-                .get(element)
-                .copied()
-                .ok_or(rustler::Error::BadArg)
-                .map_err(wrong)?;
-            Ok((runtime_element(element), dimensions, binary))
+    let lists: Result<Vec<Vec<&Buffer>>, Error> = inputs
+        .iter()
+        .zip(&owned)
+        .map(|(inputs, owned)| {
+            let mut owned = owned.iter();
+            inputs
+                .iter()
+                .map(|input| match input {
+                    Input::Host(..) => owned.next().ok_or(rustler::Error::BadArg),
+                    Input::Buffer(buffer) => buffer.get(),
+                })
+                .collect::<NifResult<Vec<_>>>()
+                .map_err(host::malformed(Kind::Run))
+        })
+        .collect();
+    let lists = match lists {
+        Ok(lists) => lists,
+        Err(error) => return answer.send(move |_| Err(error)),
+    };
+    let lists: Vec<&[&Buffer]> = lists.iter().map(Vec::as_slice).collect();
+    let options = ExecuteOptions {
+        donate,
+        ..ExecuteOptions::default()
+    };
+    executable.execute_async(&lists, &options, move |outputs| {
+        answer.send(move |env| results(env, outputs.map_err(failed)?, as_buffers));
+    });
+}
+
+fn all_on_host(inputs: &[Input]) -> Option<Vec<OwnedInput<'_>>> {
+    inputs
+        .iter()
+        .map(|input| match input {
+            Input::Host(r#type, data) => Some(OwnedInput {
+                data: data.clone(),
+                element_type: r#type.element_type,
+                dimensions: &r#type.dimensions,
+            }),
+            Input::Buffer(_) => None,
         })
         .collect()
 }
 
-fn runtime_element(element: CoreElement) -> ElementType {
-    match element {
-        CoreElement::Pred => ElementType::Pred,
-        CoreElement::S2 => ElementType::S2,
-        CoreElement::S4 => ElementType::S4,
-        CoreElement::S8 => ElementType::S8,
-        CoreElement::S16 => ElementType::S16,
-        CoreElement::S32 => ElementType::S32,
-        CoreElement::S64 => ElementType::S64,
-        CoreElement::U2 => ElementType::U2,
-        CoreElement::U4 => ElementType::U4,
-        CoreElement::U8 => ElementType::U8,
-        CoreElement::U16 => ElementType::U16,
-        CoreElement::U32 => ElementType::U32,
-        CoreElement::U64 => ElementType::U64,
-        CoreElement::F8E5M2 => ElementType::F8E5M2,
-        CoreElement::F8E4M3FN => ElementType::F8E4M3FN,
-        CoreElement::F16 => ElementType::F16,
-        CoreElement::BF16 => ElementType::BF16,
-        CoreElement::F32 => ElementType::F32,
-        CoreElement::F64 => ElementType::F64,
-        CoreElement::C64 => ElementType::C64,
-        CoreElement::C128 => ElementType::C128,
+/// The host inputs as buffers, for each device.
+fn on_devices(executable: &Executable, inputs: &[Vec<Input>]) -> Result<Vec<Vec<Buffer>>, Error> {
+    let devices = executable.devices();
+    if devices.len() != inputs.len() {
+        return Err(failed(pjrt_runtime::Error::DeviceCount {
+            expected: devices.len(),
+            found: inputs.len(),
+        }));
     }
+    inputs
+        .iter()
+        .zip(devices)
+        .map(|(inputs, device)| {
+            inputs
+                .iter()
+                .filter_map(|input| match input {
+                    Input::Host(r#type, data) => Some(Buffer::from_host_zero_copy(
+                        executable.client(),
+                        device,
+                        OwnedInput {
+                            data: data.clone(),
+                            element_type: r#type.element_type,
+                            dimensions: &r#type.dimensions,
+                        },
+                    )),
+                    Input::Buffer(_) => None,
+                })
+                .collect::<Result<Vec<_>, _>>()
+                .map_err(failed)
+        })
+        .collect()
 }
 
-fn result<'a>(env: Env<'a>, bytes: Vec<u8>) -> Binary<'a> {
-    if bytes.len() < SMALL_RESULT {
-        return binary(env, &bytes);
+fn results<'a>(
+    env: Env<'a>,
+    outputs: Vec<Vec<Buffer>>,
+    as_buffers: bool,
+) -> Result<Term<'a>, Error> {
+    let lists = outputs
+        .into_iter()
+        .map(|outputs| {
+            outputs
+                .into_iter()
+                .map(|buffer| result(env, buffer, as_buffers))
+                .collect::<Result<Vec<_>, Error>>()
+        })
+        .collect::<Result<Vec<_>, Error>>()?;
+    Ok(lists.encode(env))
+}
+
+fn result<'a>(env: Env<'a>, buffer: Buffer, as_buffer: bool) -> Result<Term<'a>, Error> {
+    if as_buffer {
+        return Ok(BufferResource::new(buffer).encode(env));
     }
-    ResourceArc::new(ResultResource(bytes)).make_binary(env, |result| &result.0)
+    let is_token =
+        buffer.tensor_type().map_err(failed)?.element_type == pjrt_runtime::ElementType::Token;
+    if is_token {
+        return Ok(binary(env, &[]).encode(env));
+    }
+    Ok(match buffer.to_host_view().map_err(failed)? {
+        Some(view) => host::view_to_binary(env, view).encode(env),
+        None => host::vec_to_binary(env, buffer.to_host().map_err(failed)?).encode(env),
+    })
+}
+
+fn binaries<'a>(env: Env<'a>, views: Vec<View>) -> Vec<Binary<'a>> {
+    views
+        .into_iter()
+        .map(|view| host::view_to_binary(env, view))
+        .collect()
+}
+
+/// What is known of an executable: each a term or nil where the plugin does not tell.
+#[rustler::nif(schedule = "DirtyIo")]
+fn executable_info<'a>(
+    env: Env<'a>,
+    executable: ResourceArc<ExecutableResource>,
+) -> NifResult<Term<'a>> {
+    let executable = executable.get()?;
+    let memory = executable.memory_stats().ok().map(|stats| {
+        // In the order of EXLA.CustomCall.Executable's keys.
+        [
+            Some(stats.generated_code_size),
+            Some(stats.argument_size),
+            Some(stats.output_size),
+            Some(stats.alias_size),
+            Some(stats.temp_size),
+            Some(stats.host_generated_code_size),
+            Some(stats.host_argument_size),
+            Some(stats.host_output_size),
+            Some(stats.host_alias_size),
+            Some(stats.host_temp_size),
+            stats.peak_memory,
+        ]
+        .to_vec()
+    });
+    let cost = executable.cost_analysis().ok().map(|properties| {
+        properties
+            .into_iter()
+            .map(|(name, value)| (name, NamedTerm(value)))
+            .collect::<Vec<_>>()
+    });
+    let fingerprint = executable
+        .fingerprint()
+        .ok()
+        .map(|fingerprint| binary(env, &fingerprint));
+    Ok((
+        executable.name(),
+        executable.num_replicas(),
+        executable.num_partitions(),
+        executable.devices(),
+        memory,
+        cost,
+        fingerprint,
+    )
+        .encode(env))
+}
+
+/// `{inputs | nil, outputs}` as types.
+#[rustler::nif]
+fn executable_types<'a>(
+    env: Env<'a>,
+    executable: ResourceArc<ExecutableResource>,
+) -> NifResult<(Option<Vec<Term<'a>>>, Vec<Term<'a>>)> {
+    let executable = executable.get()?;
+    let terms = |types: &[TensorType]| -> Vec<Term<'a>> {
+        types
+            .iter()
+            .map(|r#type| host::write_type(env, r#type))
+            .collect()
+    };
+    Ok((executable.inputs().map(terms), terms(executable.outputs())))
+}
+
+#[rustler::nif(schedule = "DirtyIo")]
+fn executable_hlo_text(
+    executable: ResourceArc<ExecutableResource>,
+) -> NifResult<Result<String, Error>> {
+    let executable = executable.get()?.clone();
+    Ok(crate::client::roomy(Kind::Compile, move || {
+        executable.hlo_text()
+    }))
+}
+
+#[rustler::nif]
+fn executable_serialize<'a>(
+    env: Env<'a>,
+    executable: ResourceArc<ExecutableResource>,
+    tag: Term<'a>,
+) -> NifResult<Result<ResourceArc<TicketResource>, Error>> {
+    let executable = executable.get()?.clone();
+    let nothing = atoms::nil().encode(env);
+    Ok(answer::by_message(
+        env,
+        tag,
+        nothing,
+        Kind::Compile,
+        move |_, answer| {
+            let bytes = executable
+                .serialize()
+                .map_err(|error| Error::Runtime(Kind::Compile, error));
+            answer.send(move |env| Ok(host::vec_to_binary(env, bytes?).encode(env)));
+        },
+    ))
+}
+
+#[rustler::nif]
+fn client_deserialize<'a>(
+    env: Env<'a>,
+    client: ResourceArc<ClientResource>,
+    bytes: Term<'a>,
+    tag: Term<'a>,
+) -> NifResult<Result<ResourceArc<TicketResource>, Error>> {
+    let client = client.get()?.clone();
+    let data = host::host_data(bytes)?;
+    let nothing = atoms::nil().encode(env);
+    Ok(answer::by_message(
+        env,
+        tag,
+        nothing,
+        Kind::Compile,
+        move |_, answer| {
+            let loaded = client
+                .deserialize(data.as_slice())
+                .map_err(|error| Error::Runtime(Kind::Compile, error));
+            answer.send(move |env| Ok(ExecutableResource::new(loaded?).encode(env)));
+        },
+    ))
 }

@@ -8,11 +8,13 @@
 
 mod answer;
 mod atoms;
+mod buffer;
 mod client;
 mod context;
 mod error;
 mod executable;
 mod graph;
+mod host;
 mod module;
 mod process_handler;
 mod reaper;

@@ -27,6 +27,13 @@ impl ModuleResource {
         &self.bytecode
     }
 
+    /// The bytecode of the same module with some parameters of `main` marked as donated.
+    pub(crate) fn with_donors(&self, parameters: &[usize]) -> Result<Vec<u8>, Error> {
+        let module = self.parse()?;
+        module.donate(parameters)?;
+        Ok(module.to_bytecode())
+    }
+
     fn parse(&self) -> Result<Module, Error> {
         Ok(Module::parse(
             &Context::new(Limits::default()),

@@ -12,6 +12,7 @@ use crate::{
     atoms,
     client::ClientResource,
     error::{binary, Error as NifError, Kind},
+    host::float,
 };
 use once_cell::sync::Lazy;
 use pjrt_runtime::Handler;
@@ -393,19 +394,6 @@ fn numbers<'a>(
         other => Err(Error::unimplemented(format!(
             "an attribute of type {other}"
         ))),
-    }
-}
-
-/// The BEAM's floats are finite; the others are Nx's atoms.
-fn float(env: Env<'_>, value: f64) -> Term<'_> {
-    if value.is_finite() {
-        value.encode(env)
-    } else if value.is_nan() {
-        atoms::nan().encode(env)
-    } else if value > 0.0 {
-        atoms::infinity().encode(env)
-    } else {
-        atoms::neg_infinity().encode(env)
     }
 }
 

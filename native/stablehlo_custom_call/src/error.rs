@@ -123,6 +123,9 @@ pub enum Error {
     #[error("regions nest deeper than {limit}; move inner computations into functions")]
     RegionsTooDeep { limit: usize },
 
+    #[error("donate: {problem}")]
+    Donation { problem: String },
+
     #[error("MLIR refuses the operation {operation}: {message}")]
     Operation { operation: String, message: String },
 
@@ -154,6 +157,7 @@ impl Error {
             Self::UndefinedValue { .. }
             | Self::RedefinedValue { .. }
             | Self::RegionsTooDeep { .. }
+            | Self::Donation { .. }
             | Self::Operation { .. }
             | Self::Verification { .. } => ErrorKind::Graph,
         }

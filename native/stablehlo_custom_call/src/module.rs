@@ -109,6 +109,70 @@ impl Module {
         self.size.bytes
     }
 
+    /// Marks parameters of the entry function `main` as donated: the compiler may use their memory
+    /// for results of equal size. XLA reads it from the parameter's attribute `jax.buffer_donor`.
+    pub fn donate(&self, parameters: &[usize]) -> Result<(), Error> {
+        let inner = self.context.lock();
+        let context = inner.context();
+        let donor = [(
+            Identifier::new(context, "jax.buffer_donor"),
+            melior::ir::attribute::BoolAttribute::new(context, true).into(),
+        )];
+        // SAFETY: the module is live and its context locked; the entry function is found by name
+        // and its argument attributes are replaced by an array of as many dictionaries as it has
+        // arguments.
+        unsafe {
+            let body = mlir_sys::mlirModuleGetBody(self.raw);
+            let mut operation = mlir_sys::mlirBlockGetFirstOperation(body);
+            while !operation.ptr.is_null() && !is_entry(operation) {
+                operation = mlir_sys::mlirOperationGetNextInBlock(operation);
+            }
+            if operation.ptr.is_null() {
+                return Err(Error::Donation {
+                    problem: "the module has no function main".into(),
+                });
+            }
+            let region = mlir_sys::mlirOperationGetRegion(operation, 0);
+            let block = mlir_sys::mlirRegionGetFirstBlock(region);
+            let count = usize::try_from(mlir_sys::mlirBlockGetNumArguments(block)).unwrap_or(0);
+            if let Some(wrong) = parameters.iter().find(|&&index| index >= count) {
+                return Err(Error::Donation {
+                    problem: format!("parameter {wrong} is not one of the {count} of main"),
+                });
+            }
+            let present =
+                mlir_sys::mlirOperationGetAttributeByName(operation, string_ref(b"arg_attrs"));
+            let lists: Vec<_> = (0..count)
+                .map(|index| {
+                    let mut list = Vec::new();
+                    if !present.ptr.is_null() {
+                        let dictionary = mlir_sys::mlirArrayAttrGetElement(present, index as isize);
+                        for entry in 0..mlir_sys::mlirDictionaryAttrGetNumElements(dictionary) {
+                            let named = mlir_sys::mlirDictionaryAttrGetElement(dictionary, entry);
+                            list.push((
+                                Identifier::from_raw(named.name),
+                                Attribute::from_raw(named.attribute),
+                            ));
+                        }
+                    }
+                    let marked = list.iter().any(|(name, _)| *name == donor[0].0);
+                    if parameters.contains(&index) && !marked {
+                        list.extend(donor);
+                    }
+                    list
+                })
+                .collect();
+            let lists = dictionaries(&inner, &lists);
+            use melior::ir::AttributeLike;
+            mlir_sys::mlirOperationSetAttributeByName(
+                operation,
+                string_ref(b"arg_attrs"),
+                lists.to_raw(),
+            );
+        }
+        Ok(())
+    }
+
     /// The module as MLIR text.
     pub fn to_text(&self) -> String {
         let bytes = self.with_operation(|operation| {
@@ -508,23 +572,43 @@ impl<'c> Builder<'c> {
         Identifier::new(self.inner.context(), name)
     }
 
-    /// An array with one dictionary an argument or result, as `func.func` keeps them.
     fn dictionaries(&self, lists: &[Vec<Named<'c>>]) -> Attribute<'c> {
-        let dictionaries: Vec<_> = lists
-            .iter()
-            .map(|list| {
-                use melior::ir::AttributeLike;
-                attribute::dictionary(self.inner, list).to_raw()
-            })
-            .collect();
-        // SAFETY: the elements are readable for their count during the call.
-        unsafe {
-            Attribute::from_raw(mlirArrayAttrGet(
-                self.inner.context().to_raw(),
-                dictionaries.len() as isize,
-                dictionaries.as_ptr(),
-            ))
+        dictionaries(self.inner, lists)
+    }
+}
+
+/// An array with one dictionary an argument or result, as `func.func` keeps them.
+fn dictionaries<'c>(inner: &'c Inner, lists: &[Vec<Named<'c>>]) -> Attribute<'c> {
+    let dictionaries: Vec<_> = lists
+        .iter()
+        .map(|list| {
+            use melior::ir::AttributeLike;
+            attribute::dictionary(inner, list).to_raw()
+        })
+        .collect();
+    // SAFETY: the elements are readable for their count during the call.
+    unsafe {
+        Attribute::from_raw(mlirArrayAttrGet(
+            inner.context().to_raw(),
+            dictionaries.len() as isize,
+            dictionaries.as_ptr(),
+        ))
+    }
+}
+
+/// Whether an operation is the function `main`.
+///
+/// # Safety
+/// `operation` must be live and its context locked.
+unsafe fn is_entry(operation: mlir_sys::MlirOperation) -> bool {
+    // SAFETY: the caller's promise; the attribute's kind is checked before it is read.
+    unsafe {
+        let name = mlir_sys::mlirOperationGetAttributeByName(operation, string_ref(b"sym_name"));
+        if name.ptr.is_null() || !mlir_sys::mlirAttributeIsAString(name) {
+            return false;
         }
+        let name = mlir_sys::mlirStringAttrGetValue(name);
+        std::slice::from_raw_parts(name.data.cast::<u8>(), name.length) == b"main"
     }
 }
 
@@ -1135,6 +1219,29 @@ mod tests {
             assert_eq!(read.custom_calls(), module.custom_calls());
         }
         assert!(Module::parse(&Context::new(Limits::default()), b"module {").is_err());
+    }
+
+    #[test]
+    fn donated_parameters_are_marked_beside_the_attributes_that_they_have() {
+        let mut function = main(&[f32(&[2]), f32(&[2])], &[f32(&[2])], vec![], &[0]);
+        function.parameters[1].attributes = vec![NamedText {
+            name: b"my.mark",
+            text: b"1 : i32",
+        }];
+        let module = module(vec![function]).unwrap();
+        module.donate(&[1]).unwrap();
+        module.donate(&[1]).unwrap();
+        assert!(
+            module.to_text().contains(
+                "(%arg0: tensor<2xf32>, %arg1: tensor<2xf32> {jax.buffer_donor = true, my.mark = 1 : i32})"
+            ),
+            "{}",
+            module.to_text()
+        );
+        assert_eq!(
+            module.donate(&[2]).unwrap_err().to_string(),
+            "donate: parameter 2 is not one of the 2 of main"
+        );
     }
 
     #[test]
