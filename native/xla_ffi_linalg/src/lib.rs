@@ -36,7 +36,7 @@
 //! ```text
 //! operand 0 (a): expected matrices, at least 2 dimensions, found f32[3]
 //! operand 0 (a): expected square matrices, found f32[2,3]
-//! result 1 (r): expected f32[2,3], or f32[4,3] for a complete decomposition, found f32[3,3]
+//! result 1 (r): expected f32[3,3], or f32[4,3] for a complete decomposition, found f32[2,3]
 //! ```
 //!
 //! `INTERNAL` says that eigenvalues did not converge, and `RESOURCE_EXHAUSTED` that there was no memory for the
