@@ -1,6 +1,7 @@
 defmodule EXLA.CustomCall.TestHandlers do
   @moduledoc """
-  The XLA FFI handlers that the tests load, in Rust, built by Cargo from `test/support/handlers`.
+  The XLA FFI handlers that the tests load, in Rust, built by Cargo: those of `test/support/handlers`,
+  unless another crate of the workspace is named.
   """
 
   @crate "exla_custom_call_test_handlers"
@@ -9,9 +10,9 @@ defmodule EXLA.CustomCall.TestHandlers do
   @doc """
   Builds the handlers; quick when nothing has changed, since Cargo sees that itself.
   """
-  @spec build!() :: :ok
-  def build! do
-    args = ["build", "--release", "--locked", "--quiet", "-p", @crate]
+  @spec build!(String.t()) :: :ok
+  def build!(crate \\ @crate) do
+    args = ["build", "--release", "--locked", "--quiet", "-p", crate]
 
     case System.cmd(System.get_env("CARGO", "cargo"), args, cd: @root, into: IO.stream()) do
       {_, 0} -> :ok
@@ -22,11 +23,11 @@ defmodule EXLA.CustomCall.TestHandlers do
   @doc """
   The path of the shared object with the handlers.
   """
-  @spec path() :: Path.t()
-  def path do
+  @spec path(String.t()) :: Path.t()
+  def path(crate \\ @crate) do
     directory = Path.expand(System.get_env("CARGO_TARGET_DIR", "target"), @root)
     triple = System.get_env("CARGO_BUILD_TARGET", "")
-    Path.join([directory, triple, "release", "lib#{@crate}.#{extension()}"])
+    Path.join([directory, triple, "release", "lib#{crate}.#{extension()}"])
   end
 
   defp extension do
