@@ -45,7 +45,7 @@ debian() {
       fail "Packages are missing, and there is no sudo. Run as root: apt-get install ${missing[*]}"
     as_root=(sudo)
   fi
-  say "Installing ${missing[*]}"
+  say "Installing ${missing[*]} (LLVM is about 2 GB: this takes a minute or two)"
   "${as_root[@]}" apt-get update -qq
   # Its hundreds of lines on what it unpacks are for nobody; errors are on stderr.
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
@@ -74,5 +74,6 @@ rust() {
     fail "Rust $version is too old, $rust_minimum or later is needed: rustup update stable"
 }
 
-if command -v dpkg-query >/dev/null && command -v apt-get >/dev/null; then debian; else elsewhere; fi
+# Rust first: it is not installed here, and without it the rest would be in vain.
 rust
+if command -v dpkg-query >/dev/null && command -v apt-get >/dev/null; then debian; else elsewhere; fi

@@ -20,13 +20,16 @@ defmodule EXLA.CustomCall.ReadmeTest do
   defp build_handler(folder) do
     [manifest] = blocks("toml")
     [source] = blocks("rust")
-    manifest = String.replace(manifest, "../deps/exla_custom_call", @root)
+    assert manifest =~ ~s("../../exla_custom_call/native/xla_ffi")
+    manifest = String.replace(manifest, "../../exla_custom_call", @root)
     File.mkdir_p!(Path.join(folder, "src"))
     File.write!(Path.join(folder, "Cargo.toml"), manifest <> "\n[workspace]\n")
     File.write!(Path.join(folder, "src/lib.rs"), source)
+    # The versions that this package has been built with: they are on the machine.
+    File.cp!(Path.join(@root, "Cargo.lock"), Path.join(folder, "Cargo.lock"))
     # What has been compiled for it stays from one test to the next.
     target = Path.join(@root, "target/readme")
-    args = ~w(build --release --quiet --target-dir #{target})
+    args = ["build", "--release", "--quiet", "--offline", "--target-dir", target]
     {output, status} = System.cmd("cargo", args, cd: folder, stderr_to_stdout: true)
     assert {output, status} == {"", 0}
     Path.wildcard(Path.join(target, "release/librow_scale.{so,dylib}")) |> hd()
@@ -34,7 +37,7 @@ defmodule EXLA.CustomCall.ReadmeTest do
 
   test "its example does what it says", %{tmp_dir: folder} do
     library = build_handler(folder)
-    [define, run, lower, refuse, _deps] = blocks("elixir")
+    [_deps, define, run, lower, refuse, _nx_deps] = blocks("elixir")
     [mlir] = blocks("mlir")
     path = "native/target/release/librow_scale.so"
     assert run =~ path

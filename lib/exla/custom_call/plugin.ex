@@ -33,6 +33,7 @@ defmodule EXLA.CustomCall.Plugin do
   @type build :: :jax | :zml
   @type option ::
           {:build, build()}
+          | {:force, boolean()}
           | {:cache, Path.t()}
           | {:python, String.t()}
           | {:system, String.t()}
@@ -82,7 +83,8 @@ defmodule EXLA.CustomCall.Plugin do
 
   def resolve(:cpu, opts) do
     with {:ok, build} <- build(opts),
-         :none <- if(Keyword.has_key?(opts, :build), do: :none, else: named_by_variable(:cpu)) do
+         :none <- if(Keyword.has_key?(opts, :build), do: :none, else: named_by_variable(:cpu)),
+         :ok <- check_home(opts) do
       installed(build, opts)
     end
   end
@@ -108,6 +110,7 @@ defmodule EXLA.CustomCall.Plugin do
   Options:
 
     * `:build` - `:jax` (the default) or `:zml`
+    * `:force` - whether to fetch it anew though one is there, default `false`
     * `:progress` - a function of one line of text, called as the work goes on
     * `:cache` - the cache folder, see `cache/0`
     * `:python` - the Python to run pip with, `"python3"` unless given
@@ -115,14 +118,17 @@ defmodule EXLA.CustomCall.Plugin do
   """
   @spec install(:cpu, [option()]) :: {:ok, Path.t()} | {:error, String.t()}
   def install(:cpu, opts \\ []) do
-    with {:ok, build} <- build(opts), do: install_build(build, opts)
+    with {:ok, build} <- build(opts),
+         :ok <- check_home(opts) do
+      install_build(build, opts)
+    end
   end
 
   @doc false
   # The parts of `install/2` for any build, so that tests can use a small one.
   @spec install_build(map(), [option()]) :: {:ok, Path.t()} | {:error, String.t()}
   def install_build(build, opts) do
-    case installed(build, opts) do
+    case if(opts[:force], do: {:error, :forced}, else: installed(build, opts)) do
       {:ok, path} ->
         progress(opts, "The plugin is already there: #{path}")
         {:ok, path}
@@ -153,6 +159,18 @@ defmodule EXLA.CustomCall.Plugin do
 
       :error ->
         {:error, "a build of the CPU plugin is :jax or :zml, found #{inspect(opts[:build])}"}
+    end
+  end
+
+  # A service that starts with an empty environment has no home, and so no cache.
+  defp check_home(opts) do
+    if Keyword.has_key?(opts, :cache) or System.get_env("HOME") ||
+         System.get_env("XDG_CACHE_HOME") do
+      :ok
+    else
+      {:error,
+       "there is no folder for caches, since neither HOME nor XDG_CACHE_HOME is set: set one of " <>
+         "them, or EXLA_CUSTOM_CALL_PJRT_CPU to the path of the CPU plugin"}
     end
   end
 
@@ -210,8 +228,11 @@ defmodule EXLA.CustomCall.Plugin do
   # Where another installation was at work at the same time and came first, its plugin is as good.
   defp fetch_and_unpack(build, opts) do
     with {:error, message} <- attempt(build, opts),
-         {:error, _} <- installed(build, opts) do
+         true <- opts[:force] == true or match?({:error, _}, installed(build, opts)) do
       {:error, message}
+    else
+      {:ok, path} -> {:ok, path}
+      false -> installed(build, opts)
     end
   end
 
@@ -221,7 +242,7 @@ defmodule EXLA.CustomCall.Plugin do
     folder = "#{target}.#{System.pid()}-#{System.unique_integer([:positive])}.tmp"
 
     try do
-      File.mkdir_p!(folder)
+      make_folder!(folder)
 
       with {:ok, wheel} <- fetch(build, folder, opts),
            :ok <- verify(build, wheel),
@@ -235,9 +256,24 @@ defmodule EXLA.CustomCall.Plugin do
     rescue
       # A full disk, or a cache that may not be written to.
       error in [File.Error, File.RenameError, MatchError] ->
-        {:error, "the plugin could not be put at #{target}: #{Exception.message(error)}"}
+        {:error,
+         "the plugin could not be put at #{target}: #{Exception.message(error)}. " <>
+           "XDG_CACHE_HOME names another folder for caches, and EXLA_CUSTOM_CALL_PJRT_CPU a plugin " <>
+           "at another place"}
     after
       File.rm_rf(folder)
+    end
+  end
+
+  # File.mkdir_p! names the innermost folder whatever the one is that could not be made, and for the
+  # reason that it is not there.
+  defp make_folder!(folder) do
+    parent = Path.dirname(folder)
+    unless File.dir?(parent) or parent == folder, do: make_folder!(parent)
+
+    case File.mkdir(folder) do
+      made when made in [:ok, {:error, :eexist}] -> :ok
+      {:error, reason} -> raise File.Error, reason: reason, action: "make folder", path: folder
     end
   end
 
@@ -255,7 +291,7 @@ defmodule EXLA.CustomCall.Plugin do
   defp download(build, wheel, opts) do
     progress(
       opts,
-      "Fetching #{build.requirement} (#{div(build.wheel_size, 1_000_000)} MB) with pip"
+      "Fetching #{build.requirement} (#{round(build.wheel_size / 1_000_000)} MB) with pip"
     )
 
     with {:ok, python} <- python(build, opts) do
@@ -357,7 +393,7 @@ defmodule EXLA.CustomCall.Plugin do
   # the deflated bytes are found, and inflated as they are read.
 
   defp unpack(build, wheel, folder, opts) do
-    progress(opts, "Unpacking #{build.file} (#{div(build.file_size, 1_000_000)} MB)")
+    progress(opts, "Unpacking #{build.file} (#{round(build.file_size / 1_000_000)} MB)")
     unpacked = Path.join(folder, build.file)
     {:ok, [_comment | members]} = :zip.list_dir(String.to_charlist(wheel))
 

@@ -2,7 +2,7 @@ defmodule Mix.Tasks.CustomCall.Install do
   @moduledoc """
   Fetches XLA's CPU plugin into the user's cache.
 
-      mix custom_call.install cpu [--build jax|zml]
+      mix custom_call.install cpu [--build jax|zml] [--force]
 
   The plugin is one shared object of about 200 MB, from a wheel of 63 MB that `pip` fetches from PyPI
   and whose SHA-256 is checked. Running it again fetches nothing. Nothing is fetched for the other
@@ -13,6 +13,7 @@ defmodule Mix.Tasks.CustomCall.Install do
   ## Options
 
     * `--build` - which build of the plugin: `jax` (the default) or `zml`
+    * `--force` - fetches it anew though one is there
     * `--help` - prints this
   """
   @shortdoc "Fetches XLA's CPU plugin into the user's cache"
@@ -25,7 +26,10 @@ defmodule Mix.Tasks.CustomCall.Install do
 
   @impl true
   def run(args) do
-    case OptionParser.parse(args, strict: [build: :string, help: :boolean], aliases: [h: :help]) do
+    case OptionParser.parse(args,
+           strict: [build: :string, force: :boolean, help: :boolean],
+           aliases: [h: :help]
+         ) do
       {[{:help, true} | _], _, []} -> Mix.shell().info(@moduledoc)
       {opts, ["cpu"], []} -> install(opts)
       {_, _, [{option, _} | _]} -> Mix.raise("unknown option #{option}. #{usage()}")
@@ -38,13 +42,17 @@ defmodule Mix.Tasks.CustomCall.Install do
     name = Keyword.get(opts, :build, "jax")
 
     case Map.fetch(@builds, name) do
-      {:ok, build} -> report(Plugin.install(:cpu, build: build, progress: &Mix.shell().info/1))
+      {:ok, build} -> report(Plugin.install(:cpu, install_opts(build, opts)))
       :error -> Mix.raise("there is no build #{name}. #{usage()}")
     end
+  end
+
+  defp install_opts(build, opts) do
+    [build: build, force: Keyword.get(opts, :force, false), progress: &Mix.shell().info/1]
   end
 
   defp report({:ok, _path}), do: :ok
   defp report({:error, message}), do: Mix.raise(message)
 
-  defp usage, do: "Usage: mix custom_call.install cpu [--build jax|zml]"
+  defp usage, do: "Usage: mix custom_call.install cpu [--build jax|zml] [--force]"
 end

@@ -45,9 +45,9 @@ pub(crate) fn client() -> &'static Client {
     &CLIENT
 }
 
-/// A small file in the directory for temporary files; each run writes the same one again.
+/// A small file in a directory of this run's own, which other users' runs do not meet.
 pub(crate) fn scratch(name: &str, content: &[u8]) -> PathBuf {
-    let directory = std::env::temp_dir().join("pjrt_runtime-tests");
+    let directory = std::env::temp_dir().join(format!("pjrt_runtime-tests-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
     let path = directory.join(name);
     std::fs::write(&path, content).unwrap();

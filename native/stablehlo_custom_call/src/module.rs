@@ -85,8 +85,16 @@ impl Module {
     pub fn parse(context: &Context, source: &[u8]) -> Result<Self, Error> {
         let inner = context.lock();
         inner.diagnostics.take();
-        // SAFETY: MLIR reads the source during the call only; a null module is checked for.
-        let raw = unsafe { mlirModuleCreateParse(inner.context().to_raw(), string_ref(source)) };
+        // MLIR's lexer looks for a NUL after the text, where a slice has none.
+        let terminated = [source, b"\0"].concat();
+        // SAFETY: MLIR reads the source, and the byte after it, during the call only; a null module
+        // is checked for.
+        let raw = unsafe {
+            mlirModuleCreateParse(
+                inner.context().to_raw(),
+                string_ref(&terminated[..source.len()]),
+            )
+        };
         if raw.ptr.is_null() {
             return Err(Error::Verification {
                 message: inner.diagnostics.take_text("it does not parse"),

@@ -247,11 +247,11 @@ defmodule EXLA.CustomCall.MixCompilerTest do
 
       cargo =
         script(Path.join(tmp_dir, "cargo"), """
-        echo "$@" >> #{tmp_dir}/calls
-        grep -q wrong #{source} && exit 101
+        echo "$@" >> "#{tmp_dir}/calls"
+        grep -q wrong "#{source}" && exit 101
         mkdir -p target/release
         for extension in so dylib; do
-          cp #{source} target/release/libexla_custom_call.$extension
+          cp "#{source}" target/release/libexla_custom_call.$extension
         done
         """)
 

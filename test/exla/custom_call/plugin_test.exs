@@ -50,7 +50,7 @@ defmodule EXLA.CustomCall.PluginTest do
     File.write!(path, """
     #!/bin/sh
     [ "$3" = --version ] && exit 0
-    echo "$@" >> #{tmp_dir}/calls
+    echo "$@" >> "#{tmp_dir}/calls"
     while [ "$1" != --dest ]; do shift; done
     dest=$2
     #{download}
@@ -74,6 +74,17 @@ defmodule EXLA.CustomCall.PluginTest do
   describe "resolve/2" do
     test "gives a path back as it is" do
       assert Plugin.resolve("/nowhere/plugin.so") == {:ok, "/nowhere/plugin.so"}
+    end
+
+    test "says what to set where there is no home" do
+      kept = Map.take(System.get_env(), ["HOME", "XDG_CACHE_HOME"])
+      Enum.each(["HOME", "XDG_CACHE_HOME"], &System.delete_env/1)
+      on_exit(fn -> System.put_env(kept) end)
+
+      assert Plugin.resolve(:cpu) ==
+               {:error,
+                "there is no folder for caches, since neither HOME nor XDG_CACHE_HOME is set: set " <>
+                  "one of them, or EXLA_CUSTOM_CALL_PJRT_CPU to the path of the CPU plugin"}
     end
 
     test "takes the plugin that the variable names", %{tmp_dir: tmp_dir} do
@@ -142,7 +153,7 @@ defmodule EXLA.CustomCall.PluginTest do
   describe "install/2" do
     test "fetches the wheel with pip, unpacks the plugin, and keeps nothing else", context do
       %{cache: cache, build: build, tmp_dir: tmp_dir} = context
-      python = python(tmp_dir, ~s(cp #{tmp_dir}/source.whl "$dest/#{build.wheel}"))
+      python = python(tmp_dir, ~s(cp "#{tmp_dir}/source.whl" "$dest/#{build.wheel}"))
       path = Path.join(cache, "plugins/cpu/plugin.so")
 
       assert install(build, cache: cache, python: python) == {:ok, path}
@@ -155,14 +166,22 @@ defmodule EXLA.CustomCall.PluginTest do
     end
 
     test "fetches nothing the second time", %{cache: cache, build: build, tmp_dir: tmp_dir} do
-      python = python(tmp_dir, ~s(cp #{tmp_dir}/source.whl "$dest/#{build.wheel}"))
+      python = python(tmp_dir, ~s(cp "#{tmp_dir}/source.whl" "$dest/#{build.wheel}"))
       assert {:ok, path} = install(build, cache: cache, python: python)
       assert install(build, cache: cache, python: python) == {:ok, path}
       assert pip_calls(tmp_dir) == 1
     end
 
+    test "fetches anew when it is told to", %{cache: cache, build: build, tmp_dir: tmp_dir} do
+      python = python(tmp_dir, ~s(cp "#{tmp_dir}/source.whl" "$dest/#{build.wheel}"))
+      {:ok, path} = Plugin.install_build(build, cache: cache, python: python)
+      File.write!(path, :binary.copy(<<0>>, build.file_size))
+      assert {:ok, ^path} = Plugin.install_build(build, cache: cache, python: python, force: true)
+      assert File.read!(path) == build.content
+    end
+
     test "fetches again what was cut off", %{cache: cache, build: build, tmp_dir: tmp_dir} do
-      python = python(tmp_dir, ~s(cp #{tmp_dir}/source.whl "$dest/#{build.wheel}"))
+      python = python(tmp_dir, ~s(cp "#{tmp_dir}/source.whl" "$dest/#{build.wheel}"))
       assert {:ok, path} = install(build, cache: cache, python: python)
       File.write!(path, "half of it")
       assert install(build, cache: cache, python: python) == {:ok, path}
@@ -257,12 +276,14 @@ defmodule EXLA.CustomCall.PluginTest do
       cache = Path.join(tmp_dir, "source.whl")
       assert {:error, message} = install(build, cache: cache, python: python(tmp_dir, "exit 1"))
 
-      assert message =~
-               "the plugin could not be put at #{cache}/plugins/cpu/plugin.so: could not make directory"
+      assert message ==
+               "the plugin could not be put at #{cache}/plugins/cpu/plugin.so: could not make " <>
+                 "folder \"#{cache}/plugins\": not a directory. XDG_CACHE_HOME names another " <>
+                 "folder for caches, and EXLA_CUSTOM_CALL_PJRT_CPU a plugin at another place"
     end
 
     test "is safe with several at once", %{cache: cache, build: build, tmp_dir: tmp_dir} do
-      python = python(tmp_dir, ~s(cp #{tmp_dir}/source.whl "$dest/#{build.wheel}"))
+      python = python(tmp_dir, ~s(cp "#{tmp_dir}/source.whl" "$dest/#{build.wheel}"))
       path = Path.join(cache, "plugins/cpu/plugin.so")
 
       results =

@@ -5,11 +5,11 @@ defmodule Mix.Tasks.CustomCall.InstallTest do
 
   alias Mix.Tasks.CustomCall.Install
 
-  @usage "Usage: mix custom_call.install cpu [--build jax|zml]"
+  @usage "Usage: mix custom_call.install cpu [--build jax|zml] [--force]"
 
   test "prints its documentation for --help" do
     assert capture_io(fn -> Install.run(["--help"]) end) =~
-             "mix custom_call.install cpu [--build jax|zml]"
+             "mix custom_call.install cpu [--build jax|zml] [--force]"
   end
 
   test "says how it is used when the plugin is not one that it knows" do
@@ -18,8 +18,8 @@ defmodule Mix.Tasks.CustomCall.InstallTest do
   end
 
   test "says how it is used when an option is not one that it knows" do
-    assert_raise Mix.Error, "unknown option --force. " <> @usage, fn ->
-      Install.run(["cpu", "--force"])
+    assert_raise Mix.Error, "unknown option --fast. " <> @usage, fn ->
+      Install.run(["cpu", "--fast"])
     end
 
     assert_raise Mix.Error, "there is no build new. " <> @usage, fn ->
