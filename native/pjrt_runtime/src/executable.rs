@@ -12,12 +12,15 @@ use crate::args::Args;
 use crate::buffer::{Buffer, HostInput};
 use crate::client::Client;
 use crate::compile_options::CompileOptions;
-use crate::description::{Description, Program};
+use crate::description::{Description, MemoryStats, Program};
 use crate::element_type::{ElementType, TensorType};
 use crate::event::{self, Event};
+use crate::hlo;
 use crate::host_data::OwnedInput;
 use crate::launch::Launch;
+use crate::named_value::NamedValue;
 use crate::program;
+use crate::serialized;
 use crate::view::View;
 use crate::Error;
 
@@ -95,6 +98,24 @@ impl Executable {
         })
     }
 
+    /// Loads the bytes that the plugin itself wrote.
+    pub(crate) fn deserialize(client: &Client, payload: &[u8]) -> Result<Self, Error> {
+        let mut args = Args::<PJRT_Executable_DeserializeAndLoad_Args>::new();
+        args.client = client.raw().as_ptr();
+        args.serialized_executable = payload.as_ptr().cast();
+        args.serialized_executable_size = payload.len();
+        // SAFETY: the client is alive, and the bytes outlive the call, which is all they have to.
+        unsafe { client.plugin().api().call(&mut args) }?;
+        let raw = NonNull::new(args.loaded_executable).ok_or(Error::NullResult {
+            name: "PJRT_Executable_DeserializeAndLoad",
+            what: "executable",
+        })?;
+        Self::from_loaded(Loaded {
+            client: client.clone(),
+            raw,
+        })
+    }
+
     fn from_loaded(loaded: Loaded) -> Result<Self, Error> {
         let description = loaded.description()?;
         let devices = loaded.devices()?;
@@ -158,6 +179,71 @@ impl Executable {
     /// [`Error::MissingFunction`] or [`Error::Pjrt`].
     pub fn optimized_program(&self) -> Result<Program, Error> {
         self.inner.description.optimized_program()
+    }
+
+    /// The program as the compiler left it, in XLA's HLO text syntax, so that `all-gather(` or
+    /// `custom_call_target="name"` can be searched for.
+    ///
+    /// The plugin gives the program as a message, and this crate writes it. Left out are elements of
+    /// constants with more than 10 of them or of 4 and 8 bit floats and integers below a byte
+    /// (`{...}`), of the metadata all but the operation's type and name and its file and line, the
+    /// origins of values, statistics, and what only TPUs know: sparsity, domains, prefetches, the
+    /// configurations of infeed and outfeed, and the inside of asynchronous operations' types.
+    ///
+    /// # Errors
+    /// [`Error::HloText`] of a plugin whose compiled programs are in no format of XLA's, and those
+    /// of [`optimized_program`](Self::optimized_program).
+    pub fn hlo_text(&self) -> Result<String, Error> {
+        hlo::text(&self.optimized_program()?)
+    }
+
+    /// The compiled program as bytes for [`Client::deserialize`], behind a header that says where
+    /// they can be read.
+    ///
+    /// # Errors
+    /// [`Error::MissingFunction`], [`Error::PluginUnreadable`], or [`Error::Pjrt`] of a plugin or a
+    /// program that cannot be serialized.
+    pub fn serialize(&self) -> Result<Vec<u8>, Error> {
+        let payload = self.inner.description.serialize()?;
+        serialized::write(self.client(), &self.devices(), &payload)
+    }
+
+    /// How much memory the program takes.
+    ///
+    /// # Errors
+    /// [`Error::MissingFunction`] or [`Error::Pjrt`].
+    pub fn memory_stats(&self) -> Result<MemoryStats, Error> {
+        self.inner.description.memory_stats()
+    }
+
+    /// What the compiler expects the program to cost, by names such as `"flops"` and
+    /// `"bytes accessed"`; which there are is the plugin's choice.
+    ///
+    /// # Errors
+    /// [`Error::MissingFunction`] or [`Error::Pjrt`].
+    pub fn cost_analysis(&self) -> Result<Vec<(String, NamedValue)>, Error> {
+        self.inner.description.cost_analysis()
+    }
+
+    /// Bytes of machine code; the CPU plugins do not tell and say 0 or -1.
+    ///
+    /// # Errors
+    /// [`Error::MissingFunction`] or [`Error::Pjrt`].
+    pub fn generated_code_size(&self) -> Result<i64, Error> {
+        self.inner.description.generated_code_size()
+    }
+
+    /// Bytes that are the same for the same compiled program; no text.
+    ///
+    /// # Errors
+    /// [`Error::MissingFunction`] or [`Error::Pjrt`], of a plugin that offers none.
+    pub fn fingerprint(&self) -> Result<Vec<u8>, Error> {
+        let fingerprint = self.inner.description.fingerprint();
+        match fingerprint {
+            Ok(bytes) if !bytes.is_empty() => Ok(bytes),
+            // Where older plugins have it.
+            other => self.inner.loaded.fingerprint().or(other),
+        }
     }
 
     /// Runs a program of one device: copies the inputs to it, runs, and copies the outputs back,
@@ -510,6 +596,20 @@ fn check_size(index: usize, tensor: &TensorType, found: usize) -> Result<(), Err
 }
 
 impl Loaded {
+    fn fingerprint(&self) -> Result<Vec<u8>, Error> {
+        let mut args = Args::<PJRT_LoadedExecutable_Fingerprint_Args>::new();
+        args.executable = self.raw.as_ptr();
+        // SAFETY: the executable is alive, and the bytes live as long.
+        unsafe {
+            self.client.plugin().api().call(&mut args)?;
+            let (data, size) = (
+                args.executable_fingerprint,
+                args.executable_fingerprint_size,
+            );
+            Ok(slice(data.cast::<u8>(), size).to_vec())
+        }
+    }
+
     fn description(&self) -> Result<Description, Error> {
         let mut args = Args::<PJRT_LoadedExecutable_GetExecutable_Args>::new();
         args.loaded_executable = self.raw.as_ptr();

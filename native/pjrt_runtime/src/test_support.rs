@@ -1,10 +1,14 @@
 //! What the tests share: the plugin, a client of it, and small files.
 
+use std::ffi::c_void;
 use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
+use std::time::Duration;
 
 use once_cell::sync::Lazy;
 
-use crate::{Client, Plugin};
+use crate::{Client, Handler, Plugin};
+use xla_ffi::sys;
 
 /// Adds two vectors of two floats.
 pub(crate) const ADD: &str = "
@@ -43,6 +47,50 @@ pub(crate) fn client() -> &'static Client {
         Client::new(cpu_plugin(), &options).unwrap()
     });
     &CLIENT
+}
+
+xla_ffi::export! {
+    /// y = x.
+    pub fn runtime_test_copy(x: xla_ffi::AnyArg) -> (y: xla_ffi::AnyRet)
+    attrs { .. }
+    {
+        y.copy_from(&x)
+    }
+
+    /// y = x, after a while.
+    pub fn runtime_test_sleep(x: xla_ffi::AnyArg) -> (y: xla_ffi::AnyRet)
+    attrs { milliseconds: i64 }
+    {
+        std::thread::sleep(Duration::from_millis(milliseconds.unsigned_abs()));
+        y.copy_from(&x)
+    }
+
+    /// An error.
+    pub fn runtime_test_fail(x: xla_ffi::AnyArg) -> (y: xla_ffi::AnyRet) {
+        y.copy_from(&x)?;
+        Err(xla_ffi::Error::new(xla_ffi::Code::FailedPrecondition, "refused by the handler"))
+    }
+}
+
+/// A handler of this program.
+pub(crate) fn handler(
+    function: unsafe extern "C" fn(*mut sys::CallFrame) -> *mut sys::Error,
+) -> Handler {
+    let address = NonNull::new(function as *mut c_void).unwrap();
+    // SAFETY: `export!` makes handlers, and the program is not unloaded.
+    unsafe { Handler::from_function(address, "the tests") }
+}
+
+/// Registers `runtime.copy`, `runtime.sleep` and `runtime.fail` with a client.
+pub(crate) fn handlers(client: &Client) {
+    let all = [
+        (b"runtime.copy".as_slice(), handler(runtime_test_copy)),
+        (b"runtime.sleep", handler(runtime_test_sleep)),
+        (b"runtime.fail", handler(runtime_test_fail)),
+    ];
+    for (target, handler) in all {
+        client.register_handler(target, &handler, 0).unwrap();
+    }
 }
 
 /// A small file in the directory for temporary files; each run writes the same one again.
