@@ -784,7 +784,10 @@ mod tests {
     }
 
     impl Watched {
-        fn new(content: &[u8], past_alignment: usize) -> (HostData, std::sync::mpsc::Receiver<()>) {
+        fn data(
+            content: &[u8],
+            past_alignment: usize,
+        ) -> (HostData, std::sync::mpsc::Receiver<()>) {
             let mut bytes = vec![0; content.len() + 2 * ZERO_COPY_ALIGNMENT];
             let start = bytes.as_ptr().align_offset(ZERO_COPY_ALIGNMENT) + past_alignment;
             bytes[start..start + content.len()].copy_from_slice(content);
@@ -823,7 +826,7 @@ mod tests {
 
     #[test]
     fn aligned_bytes_are_used_where_they_lie_until_all_that_uses_them_is_gone() {
-        let (data, dropped) = Watched::new(&[1, 2, 3, 4], 0);
+        let (data, dropped) = Watched::data(&[1, 2, 3, 4], 0);
         assert!(data.is_aligned());
         let address = data.as_slice().as_ptr();
         let buffer = zero_copy(data, &[4]);
@@ -846,7 +849,7 @@ mod tests {
     fn other_bytes_are_copied_and_let_go() {
         for offset in [1, 8, 16, 32] {
             let content: Vec<u8> = (0..200_000u32).map(|index| (index % 251) as u8).collect();
-            let (data, dropped) = Watched::new(&content, offset);
+            let (data, dropped) = Watched::data(&content, offset);
             assert!(!data.is_aligned());
             let buffer = zero_copy(data, &[200_000]);
             dropped
@@ -858,7 +861,7 @@ mod tests {
 
     #[test]
     fn packed_elements_are_copied_from_aligned_bytes_too() {
-        let (data, dropped) = Watched::new(&[1, 2, 0xff, 7], 0);
+        let (data, dropped) = Watched::data(&[1, 2, 0xff, 7], 0);
         let input = OwnedInput {
             data,
             element_type: ElementType::S4,
@@ -874,7 +877,7 @@ mod tests {
 
     #[test]
     fn an_owner_is_let_go_where_its_bytes_are_refused() {
-        let (data, dropped) = Watched::new(&[1, 2, 3], 0);
+        let (data, dropped) = Watched::data(&[1, 2, 3], 0);
         let input = OwnedInput {
             data,
             element_type: ElementType::U8,

@@ -312,15 +312,16 @@ impl Executable {
             self.check_type(index, input.element_type, input.dimensions)?;
         }
         let kept = indexes(inputs.len());
-        let mut buffers = Vec::with_capacity(inputs.len());
-        for input in inputs {
-            let device = self.inner.devices[0].1;
-            buffers.push(Buffer::from_checked_zero_copy(
-                self.client(),
-                device,
-                input,
-            )?);
-        }
+        // The one device, repeated.
+        let devices = self.inner.devices.iter().cycle();
+        let on_device: Result<Vec<Buffer>, Error> = inputs
+            .into_iter()
+            .zip(devices)
+            .map(|(input, (_, device))| {
+                Buffer::from_checked_zero_copy(self.client(), *device, input)
+            })
+            .collect();
+        let buffers = on_device?;
         // SAFETY: the buffers are alive, of this client, and on the program's device.
         let launch = unsafe { self.launch(&arguments(&[buffers]), &kept, 0) }?;
         let outputs = launch.wait()?.pop().unwrap_or_default();
@@ -361,10 +362,12 @@ impl Executable {
     /// thread of the plugin's. It must not block there; a panic in it ends there. The outputs, the
     /// executable and the client may be dropped in it.
     ///
-    /// Handing over is not always quick. The CPU plugin runs a program that it deems cheap, or one
-    /// whose inputs are not ready, as it sees fit: small programs run on this thread, with the
-    /// handlers of their custom calls, before this returns. Where the caller must not be held, call
-    /// this on another thread.
+    /// The thread is held for as long as the plugin likes: on a GPU until the work is enqueued, but
+    /// the CPU plugins run nearly every program whose inputs are ready on this very thread, the
+    /// handlers of its custom calls included, however long they take, and hand it to a thread of
+    /// their own only where an input is not ready, or where they see fit. Who must not be held calls
+    /// this, as [`execute`](Self::execute), on a thread for it. A handler's error comes the same way
+    /// from both.
     pub fn execute_async<F>(&self, inputs: &[&[&Buffer]], options: &ExecuteOptions, on_done: F)
     where
         F: FnOnce(Result<Vec<Vec<Buffer>>, Error>) + Send + 'static,

@@ -50,6 +50,8 @@ mod registry;
 mod serialized;
 #[cfg(test)]
 mod test_support;
+#[cfg(test)]
+mod tests;
 pub mod thread;
 mod view;
 

@@ -40,6 +40,16 @@ pub(crate) fn cpu_plugin() -> &'static Plugin {
     Plugin::load(&cpu_plugin_path()).unwrap()
 }
 
+/// Another build of the CPU plugin, from the directory of the first.
+pub(crate) fn other_cpu_plugin() -> Option<&'static Plugin> {
+    let path = cpu_plugin_path().canonicalize().unwrap();
+    let siblings = path.parent()?.read_dir().ok()?;
+    let other = siblings
+        .filter_map(|entry| entry.ok()?.path().canonicalize().ok())
+        .find(|other| *other != path && other.extension() == path.extension())?;
+    Some(Plugin::load(&other).unwrap())
+}
+
 /// A client with two devices that all tests share.
 pub(crate) fn client() -> &'static Client {
     static CLIENT: Lazy<Client> = Lazy::new(|| {
