@@ -463,7 +463,7 @@ impl Buffer {
             return Ok(None);
         }
         self.wait()?;
-        Ok(self.view())
+        Ok(self.view(None))
     }
 
     /// Blocks until the work that the tensor comes from is done.
@@ -498,7 +498,7 @@ impl Buffer {
         // The plugin's own transfer hands even the smallest copy to another thread: ten times the
         // time of one made here. Where this does not work out, errors too are left to the transfer.
         if self.is_viewable(element_type, rank) && self.wait().is_ok() {
-            if let Some(view) = self.view() {
+            if let Some(view) = self.view(None) {
                 return Ok(view.to_vec());
             }
         }
@@ -569,18 +569,28 @@ impl Buffer {
         rank < 2 || self.with_layout(|layout| unsafe { Layout::is_row_major(layout) }) == Ok(true)
     }
 
-    /// The bytes of a viewable buffer whose work is done and succeeded.
-    pub(crate) fn view(&self) -> Option<View> {
-        // Asked of the transfer, which knows the actual size where the shape has a bound only.
+    /// The bytes of a viewable buffer whose work is done and succeeded. A size that is given is that
+    /// of a shape without bounds.
+    pub(crate) fn view(&self, size: Option<usize>) -> Option<View> {
+        let size = match size {
+            Some(size) => size,
+            None => self.host_size()?,
+        };
+        let data = self.inner.hold()?;
+        // The hold is the view's from here on, also where there is none.
+        // SAFETY: on a CPU device the address is one of this process. The memory has `size` bytes,
+        // written by the work that is done.
+        unsafe { View::new(self.clone(), data, size) }
+    }
+
+    /// Bytes of the tensor on the host. Asked of the transfer, which knows the actual size where the
+    /// shape has a bound only.
+    fn host_size(&self) -> Option<usize> {
         let mut size = Args::<PJRT_Buffer_ToHostBuffer_Args>::new();
         size.src = self.raw().as_ptr();
         // SAFETY: the buffer is alive; a null destination asks for the size.
         unsafe { self.client().plugin().api().call(&mut size) }.ok()?;
-        let data = self.inner.hold()?;
-        // The hold is the view's from here on, also where there is none.
-        // SAFETY: on a CPU device the address is one of this process. The memory has `dst_size`
-        // bytes, written by the work that is done.
-        unsafe { View::new(self.clone(), data, size.dst_size) }
+        Some(size.dst_size)
     }
 
     /// Gives up a hold of the memory.

@@ -5,6 +5,7 @@ use std::fmt;
 use std::ptr::{null_mut, NonNull};
 use std::sync::Arc;
 
+use once_cell::sync::OnceCell;
 use pjrt_sys::*;
 
 use crate::api::slice;
@@ -38,6 +39,10 @@ struct Inner {
     num_partitions: usize,
     inputs: Option<Vec<TensorType>>,
     outputs: Vec<TensorType>,
+    has_static_outputs: bool,
+    /// Whether an output can be viewed, once the first of them was seen: where and how they lie is
+    /// the compiler's choice.
+    viewable: Vec<OnceCell<bool>>,
     /// The addressable devices the program runs on, in the order of its input lists.
     devices: Vec<(i32, NonNull<PJRT_Device>)>,
 }
@@ -119,17 +124,20 @@ impl Executable {
     fn from_loaded(loaded: Loaded) -> Result<Self, Error> {
         let description = loaded.description()?;
         let devices = loaded.devices()?;
-        let inputs = description
+        let signature = description
             .optimized_program()
-            .ok()
-            .and_then(|program| program::inputs(&program.format, &program.code));
+            .map(|program| program::signature(&program.format, &program.code))
+            .unwrap_or_default();
+        let outputs = description.outputs()?;
         Ok(Self {
             inner: Arc::new(Inner {
                 name: description.name()?,
                 num_replicas: description.num_replicas()?,
                 num_partitions: description.num_partitions()?,
-                outputs: description.outputs()?,
-                inputs,
+                viewable: outputs.iter().map(|_| OnceCell::new()).collect(),
+                outputs,
+                inputs: signature.inputs,
+                has_static_outputs: signature.has_static_outputs,
                 devices,
                 description,
                 loaded,
@@ -327,7 +335,7 @@ impl Executable {
         let outputs = launch.wait()?.pop().unwrap_or_default();
         let pairs = outputs.into_iter().zip(self.outputs()).enumerate();
         pairs
-            .map(|(index, (buffer, tensor))| to_view(index, &buffer, tensor))
+            .map(|(index, (buffer, tensor))| self.to_view(index, &buffer, tensor))
             .collect()
     }
 
@@ -490,6 +498,23 @@ impl Executable {
         Ok(launch)
     }
 
+    /// An output that is done as a view.
+    fn to_view(&self, index: usize, buffer: &Buffer, tensor: &TensorType) -> Result<View, Error> {
+        if tensor.element_type == ElementType::Token {
+            return Ok(View::copied(Vec::new()));
+        }
+        let ask = || buffer.is_viewable(tensor.element_type, tensor.dimensions.len());
+        let viewable = self.inner.viewable.get(index);
+        if viewable.is_some_and(|known| *known.get_or_init(ask)) {
+            let size = tensor.byte_size().filter(|_| self.inner.has_static_outputs);
+            if let Some(view) = buffer.view(size) {
+                check_size(index, tensor, view.len())?;
+                return Ok(view);
+            }
+        }
+        to_host(index, buffer, tensor).map(View::copied)
+    }
+
     fn check_devices(&self, found: usize) -> Result<(), Error> {
         let expected = self.inner.devices.len();
         if found == expected {
@@ -562,19 +587,6 @@ where
                 .collect()
         })
         .collect()
-}
-
-fn to_view(index: usize, buffer: &Buffer, tensor: &TensorType) -> Result<View, Error> {
-    if tensor.element_type == ElementType::Token {
-        return Ok(View::copied(Vec::new()));
-    }
-    if buffer.is_viewable(tensor.element_type, tensor.dimensions.len()) {
-        if let Some(view) = buffer.view() {
-            check_size(index, tensor, view.len())?;
-            return Ok(view);
-        }
-    }
-    to_host(index, buffer, tensor).map(View::copied)
 }
 
 fn to_host(index: usize, buffer: &Buffer, tensor: &TensorType) -> Result<Vec<u8>, Error> {

@@ -326,4 +326,30 @@ mod tests {
             "{error}"
         );
     }
+
+    /// Runs a test of this file in a process of its own; returns what XLA wrote to its terminal.
+    fn log_of_a_client(level: Option<&str>) -> String {
+        let test = "plugin::tests::a_client_comes_up";
+        let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", test, "--nocapture"]);
+        match level {
+            Some(level) => command.env("TF_CPP_MIN_LOG_LEVEL", level),
+            None => command.env_remove("TF_CPP_MIN_LOG_LEVEL"),
+        };
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+
+    #[test]
+    fn a_client_comes_up() {
+        let options = [("cpu_device_count".to_owned(), NamedValue::Int64(1))];
+        crate::Client::new(cpu_plugin(), &options).unwrap();
+    }
+
+    #[test]
+    fn the_log_is_off_unless_asked_for() {
+        assert_eq!(log_of_a_client(None), "");
+        assert!(log_of_a_client(Some("0")).contains("cpu_device_count"));
+    }
 }
