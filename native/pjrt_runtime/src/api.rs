@@ -69,6 +69,7 @@ functions!(
     PJRT_LoadedExecutable_GetExecutable(PJRT_LoadedExecutable_GetExecutable_Args),
     PJRT_LoadedExecutable_AddressableDevices(PJRT_LoadedExecutable_AddressableDevices_Args),
     PJRT_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args),
+    PJRT_Executable_DeserializeAndLoad(PJRT_Executable_DeserializeAndLoad_Args),
     PJRT_LoadedExecutable_Fingerprint(PJRT_LoadedExecutable_Fingerprint_Args),
     PJRT_Buffer_Destroy(PJRT_Buffer_Destroy_Args),
     PJRT_Buffer_ElementType(PJRT_Buffer_ElementType_Args),

@@ -463,7 +463,7 @@ impl Buffer {
             return Ok(None);
         }
         self.wait()?;
-        Ok(self.view())
+        Ok(self.view(None))
     }
 
     /// Blocks until the work that the tensor comes from is done.
@@ -498,7 +498,7 @@ impl Buffer {
         // The plugin's own transfer hands even the smallest copy to another thread: ten times the
         // time of one made here. Where this does not work out, errors too are left to the transfer.
         if self.is_viewable(element_type, rank) && self.wait().is_ok() {
-            if let Some(view) = self.view() {
+            if let Some(view) = self.view(None) {
                 return Ok(view.to_vec());
             }
         }
@@ -569,18 +569,28 @@ impl Buffer {
         rank < 2 || self.with_layout(|layout| unsafe { Layout::is_row_major(layout) }) == Ok(true)
     }
 
-    /// The bytes of a viewable buffer whose work is done and succeeded.
-    pub(crate) fn view(&self) -> Option<View> {
-        // Asked of the transfer, which knows the actual size where the shape has a bound only.
+    /// The bytes of a viewable buffer whose work is done and succeeded. A size that is given is that
+    /// of a shape without bounds.
+    pub(crate) fn view(&self, size: Option<usize>) -> Option<View> {
+        let size = match size {
+            Some(size) => size,
+            None => self.host_size()?,
+        };
+        let data = self.inner.hold()?;
+        // The hold is the view's from here on, also where there is none.
+        // SAFETY: on a CPU device the address is one of this process. The memory has `size` bytes,
+        // written by the work that is done.
+        unsafe { View::new(self.clone(), data, size) }
+    }
+
+    /// Bytes of the tensor on the host. Asked of the transfer, which knows the actual size where the
+    /// shape has a bound only.
+    fn host_size(&self) -> Option<usize> {
         let mut size = Args::<PJRT_Buffer_ToHostBuffer_Args>::new();
         size.src = self.raw().as_ptr();
         // SAFETY: the buffer is alive; a null destination asks for the size.
         unsafe { self.client().plugin().api().call(&mut size) }.ok()?;
-        let data = self.inner.hold()?;
-        // The hold is the view's from here on, also where there is none.
-        // SAFETY: on a CPU device the address is one of this process. The memory has `dst_size`
-        // bytes, written by the work that is done.
-        unsafe { View::new(self.clone(), data, size.dst_size) }
+        Some(size.dst_size)
     }
 
     /// Gives up a hold of the memory.
@@ -706,6 +716,7 @@ impl fmt::Debug for Buffer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host_data::{HostData, ZERO_COPY_ALIGNMENT};
     use crate::test_support::client;
 
     #[test]
@@ -771,5 +782,252 @@ mod tests {
                 available: vec![0, 1],
             }
         );
+    }
+
+    /// Bytes at an address that XLA's CPU plugins use as it is, or at one they do not; tells when
+    /// it is dropped.
+    struct Watched {
+        bytes: Vec<u8>,
+        start: usize,
+        len: usize,
+        dropped: std::sync::mpsc::Sender<()>,
+    }
+
+    impl Watched {
+        fn data(
+            content: &[u8],
+            past_alignment: usize,
+        ) -> (HostData, std::sync::mpsc::Receiver<()>) {
+            let mut bytes = vec![0; content.len() + 2 * ZERO_COPY_ALIGNMENT];
+            let start = bytes.as_ptr().align_offset(ZERO_COPY_ALIGNMENT) + past_alignment;
+            bytes[start..start + content.len()].copy_from_slice(content);
+            let (dropped, receiver) = std::sync::mpsc::channel();
+            let watched = Self {
+                bytes,
+                start,
+                len: content.len(),
+                dropped,
+            };
+            (HostData::new(watched), receiver)
+        }
+    }
+
+    impl AsRef<[u8]> for Watched {
+        fn as_ref(&self) -> &[u8] {
+            &self.bytes[self.start..][..self.len]
+        }
+    }
+
+    impl Drop for Watched {
+        fn drop(&mut self) {
+            self.bytes.fill(0xff);
+            let _ = self.dropped.send(());
+        }
+    }
+
+    fn zero_copy(data: HostData, dimensions: &[i64]) -> Buffer {
+        let input = OwnedInput {
+            data,
+            element_type: ElementType::U8,
+            dimensions,
+        };
+        Buffer::from_host_zero_copy(client(), 0, input).unwrap()
+    }
+
+    #[test]
+    fn aligned_bytes_are_used_where_they_lie_until_all_that_uses_them_is_gone() {
+        let (data, dropped) = Watched::data(&[1, 2, 3, 4], 0);
+        assert!(data.is_aligned());
+        let address = data.as_slice().as_ptr();
+        let buffer = zero_copy(data, &[4]);
+        let view = buffer.to_host_view().unwrap().unwrap();
+        assert_eq!(view.as_ptr(), address);
+        let elsewhere = buffer.to_device(1).unwrap();
+        assert_eq!(elsewhere.to_host(), Ok(vec![1, 2, 3, 4]));
+        buffer.delete().unwrap();
+        drop(buffer);
+        assert!(dropped.try_recv().is_err());
+        assert_eq!(&view[..], [1, 2, 3, 4]);
+        drop(view);
+        dropped
+            .recv_timeout(std::time::Duration::from_secs(10))
+            .unwrap();
+        assert_eq!(elsewhere.to_host(), Ok(vec![1, 2, 3, 4]));
+    }
+
+    #[test]
+    fn other_bytes_are_copied_and_let_go() {
+        for offset in [1, 8, 16, 32] {
+            let content: Vec<u8> = (0..200_000u32).map(|index| (index % 251) as u8).collect();
+            let (data, dropped) = Watched::data(&content, offset);
+            assert!(!data.is_aligned());
+            let buffer = zero_copy(data, &[200_000]);
+            dropped
+                .recv_timeout(std::time::Duration::from_secs(10))
+                .unwrap();
+            assert_eq!(buffer.to_host(), Ok(content));
+        }
+    }
+
+    #[test]
+    fn packed_elements_are_copied_from_aligned_bytes_too() {
+        let (data, dropped) = Watched::data(&[1, 2, 0xff, 7], 0);
+        let input = OwnedInput {
+            data,
+            element_type: ElementType::S4,
+            dimensions: &[4],
+        };
+        let buffer = Buffer::from_host_zero_copy(client(), 0, input).unwrap();
+        dropped
+            .recv_timeout(std::time::Duration::from_secs(10))
+            .unwrap();
+        assert_eq!(buffer.to_host(), Ok(vec![1, 2, 0xff, 7]));
+        assert!(buffer.to_host_view().unwrap().is_none());
+    }
+
+    #[test]
+    fn an_owner_is_let_go_where_its_bytes_are_refused() {
+        let (data, dropped) = Watched::data(&[1, 2, 3], 0);
+        let input = OwnedInput {
+            data,
+            element_type: ElementType::U8,
+            dimensions: &[4],
+        };
+        let error = Buffer::from_host_zero_copy(client(), 0, input).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "input 0: u8[4] takes 4 bytes, 3 were given"
+        );
+        assert!(dropped.try_recv().is_ok());
+    }
+
+    #[test]
+    fn an_empty_tensor_is_viewed_as_no_bytes() {
+        let buffer = zero_copy(HostData::new(Vec::new()), &[0, 3]);
+        assert_eq!(buffer.to_host_view().unwrap().as_deref(), Some(&[][..]));
+        assert_eq!(buffer.to_host(), Ok(vec![]));
+    }
+
+    #[test]
+    fn threads_view_one_buffer_at_the_same_time() {
+        let buffer = zero_copy(HostData::new(vec![7; 100]), &[100]);
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for _ in 0..500 {
+                        let first = buffer.to_host_view().unwrap().unwrap();
+                        let second = buffer.to_host().unwrap();
+                        assert_eq!(&first[..], second);
+                    }
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn strides_are_followed() {
+        let data: Vec<u8> = (0..24).collect();
+        let bytes = |element_type: ElementType, dimensions: &[i64], strides: &[i64]| {
+            let input = HostInput {
+                data: &data,
+                element_type,
+                dimensions,
+            };
+            Buffer::from_host_strided(client(), 0, &input, strides)
+                .and_then(|buffer| buffer.to_host())
+        };
+        let u8 = ElementType::U8;
+        assert_eq!(bytes(u8, &[2, 3], &[3, 1]), Ok(vec![0, 1, 2, 3, 4, 5]));
+        assert_eq!(bytes(u8, &[3, 2], &[1, 3]), Ok(vec![0, 3, 1, 4, 2, 5]));
+        assert_eq!(bytes(u8, &[2, 3], &[0, 1]), Ok(vec![0, 1, 2, 0, 1, 2]));
+        assert_eq!(bytes(u8, &[2, 3], &[5, 2]), Ok(vec![0, 2, 4, 5, 7, 9]));
+        assert_eq!(bytes(u8, &[], &[]), Ok(vec![0]));
+        assert_eq!(bytes(u8, &[0, 9], &[1, 1]), Ok(vec![]));
+        assert_eq!(
+            bytes(ElementType::S16, &[2, 2], &[2, 8]),
+            Ok(vec![0, 1, 8, 9, 2, 3, 10, 11])
+        );
+    }
+
+    #[test]
+    fn strides_that_leave_the_bytes_are_refused() {
+        let message = |element_type: ElementType, dimensions: &[i64], strides: &[i64]| {
+            let input = HostInput {
+                data: &[0; 24],
+                element_type,
+                dimensions,
+            };
+            let buffer = Buffer::from_host_strided(client(), 0, &input, strides);
+            buffer.unwrap_err().to_string()
+        };
+        let s16 = ElementType::S16;
+        assert_eq!(
+            message(s16, &[2, 3], &[20, 4]),
+            "input 0: s16[2,3] takes 30 bytes, 24 were given"
+        );
+        assert!(message(s16, &[2], &[i64::MAX - 1]).contains("24 were given"));
+        assert_eq!(
+            message(s16, &[2], &[-2]),
+            "input 0: byte stride -2 is negative or not a multiple of the 2 bytes of s16"
+        );
+        assert!(message(s16, &[2], &[3]).contains("byte stride 3"));
+        assert_eq!(
+            message(s16, &[2, 2], &[2]),
+            "input 0: s16[2,2] has 2 dimensions, 1 byte strides were given"
+        );
+        assert_eq!(
+            message(ElementType::S4, &[2], &[1]),
+            "input 0: s4[2] has no byte strides"
+        );
+        assert!(message(s16, &[-1], &[2]).contains("negative dimension"));
+    }
+
+    #[test]
+    fn a_buffer_tells_where_and_how_it_lies() {
+        let input = HostInput {
+            data: &[0; 24],
+            element_type: ElementType::F32,
+            dimensions: &[2, 3],
+        };
+        let buffer = Buffer::from_host(client(), 1, &input).unwrap();
+        let layout = buffer.layout().unwrap();
+        assert_eq!(
+            layout,
+            Layout::Tiled {
+                minor_to_major: vec![1, 0],
+                tiles: vec![],
+            }
+        );
+        let strides = layout.byte_strides(&buffer.tensor_type().unwrap());
+        assert_eq!(strides, Some(vec![12, 4]));
+        assert_eq!(buffer.on_device_size(), Ok(24));
+        assert_eq!(buffer.device(), Ok(1));
+        assert_eq!(buffer.memory_kind().as_deref(), Ok("device"));
+        buffer.delete().unwrap();
+        assert!(matches!(
+            buffer.on_device_size(),
+            Err(Error::Deleted { .. })
+        ));
+        assert!(matches!(buffer.to_device(0), Err(Error::Deleted { .. })));
+        assert!(matches!(buffer.to_host_view(), Err(Error::Deleted { .. })));
+        assert!(matches!(buffer.wait(), Err(Error::Deleted { .. })));
+    }
+
+    #[test]
+    fn a_copy_is_made_on_the_same_device_too() {
+        let input = HostInput {
+            data: &[5],
+            element_type: ElementType::U8,
+            dimensions: &[],
+        };
+        let buffer = Buffer::from_host(client(), 0, &input).unwrap();
+        let (same, other) = (buffer.to_device(0).unwrap(), buffer.to_device(1).unwrap());
+        buffer.delete().unwrap();
+        assert_eq!((same.device(), same.to_host()), (Ok(0), Ok(vec![5])));
+        assert_eq!((other.device(), other.to_host()), (Ok(1), Ok(vec![5])));
+        assert!(matches!(
+            same.to_device(9),
+            Err(Error::NoSuchDevice { id: 9, .. })
+        ));
     }
 }

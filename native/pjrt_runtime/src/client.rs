@@ -15,6 +15,7 @@ use crate::ffi;
 use crate::library::Handler;
 use crate::named_value::{self, NamedValue};
 use crate::plugin::Plugin;
+use crate::serialized;
 use crate::thread;
 use crate::Error;
 
@@ -269,6 +270,23 @@ impl Client {
     /// [`Error::CompileOptions`], or [`Error::Pjrt`] with the compiler's words.
     pub fn compile(&self, program: &[u8], options: &CompileOptions) -> Result<Executable, Error> {
         Executable::compile(self, program, options)
+    }
+
+    /// Loads an executable that [`Executable::serialize`] wrote, without compiling.
+    ///
+    /// The bytes are taken only if they are whole and undamaged, and were written by this version of
+    /// the package, with the same build of the plugin, on the same kind of processor and devices,
+    /// for devices that this client has. They are not safe from someone who wants to do harm: who
+    /// can write them can run code in this process.
+    ///
+    /// The handlers of custom calls are looked up again by their names, so they have to be
+    /// registered before.
+    ///
+    /// # Errors
+    /// [`Error::Refused`], [`Error::PluginUnreadable`], [`Error::Pjrt`] with the plugin's words,
+    /// also for a handler that is missing, [`Error::MissingFunction`].
+    pub fn deserialize(&self, bytes: &[u8]) -> Result<Executable, Error> {
+        Executable::deserialize(self, serialized::read(self, bytes)?)
     }
 
     pub(crate) fn raw(&self) -> NonNull<PJRT_Client> {

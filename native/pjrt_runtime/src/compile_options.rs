@@ -28,6 +28,11 @@ pub struct CompileOptions {
     pub allow_spmd_sharding_propagation_to_output: Vec<bool>,
     /// The same for the inputs.
     pub allow_spmd_sharding_propagation_to_parameters: Vec<bool>,
+    /// How many outputs the entry function has. Needed where the list for the outputs has values
+    /// that differ, since XLA ends the process over a list of another length.
+    pub num_outputs: Option<usize>,
+    /// The same for the inputs.
+    pub num_parameters: Option<usize>,
     /// Device ids by replica, then partition; `None` leaves the choice to the plugin.
     pub device_assignment: Option<Vec<Vec<i32>>>,
     /// XLA's debug options by name, such as `("xla_cpu_enable_fast_math", Bool(false))`. XLA takes
@@ -53,6 +58,8 @@ impl Default for CompileOptions {
             use_shardy_partitioner: false,
             allow_spmd_sharding_propagation_to_output: Vec::new(),
             allow_spmd_sharding_propagation_to_parameters: Vec::new(),
+            num_outputs: None,
+            num_parameters: None,
             device_assignment: None,
             env_option_overrides: Vec::new(),
         }
@@ -76,6 +83,35 @@ impl CompileOptions {
                 "{replicas} replicas of {partitions} partitions need more devices than the client's {}",
                 devices.len()
             ));
+        }
+        let lists = [
+            (
+                "allow_spmd_sharding_propagation_to_output",
+                &self.allow_spmd_sharding_propagation_to_output,
+                self.num_outputs,
+            ),
+            (
+                "allow_spmd_sharding_propagation_to_parameters",
+                &self.allow_spmd_sharding_propagation_to_parameters,
+                self.num_parameters,
+            ),
+        ];
+        for (name, list, count) in lists {
+            let len = list.len();
+            match count {
+                Some(count) if len > 1 && len != count => {
+                    return wrong(format!(
+                        "{name} has {len} values; it should have none, one, or {count}"
+                    ));
+                }
+                None if uniform(list).len() > 1 => {
+                    return wrong(format!(
+                        "{name} has values that differ, so the number of what they are for has to \
+                         be given"
+                    ));
+                }
+                _ => {}
+            }
         }
         let Some(assignment) = &self.device_assignment else {
             return Ok(());
@@ -133,12 +169,14 @@ impl CompileOptions {
                 num_partitions: self.num_partitions as i64,
                 use_spmd_partitioning: self.use_spmd_partitioning,
                 use_shardy_partitioner: self.use_shardy_partitioner,
-                allow_spmd_sharding_propagation_to_output: self
-                    .allow_spmd_sharding_propagation_to_output
-                    .clone(),
-                allow_spmd_sharding_propagation_to_parameters: self
-                    .allow_spmd_sharding_propagation_to_parameters
-                    .clone(),
+                allow_spmd_sharding_propagation_to_output: uniform(
+                    &self.allow_spmd_sharding_propagation_to_output,
+                )
+                .to_vec(),
+                allow_spmd_sharding_propagation_to_parameters: uniform(
+                    &self.allow_spmd_sharding_propagation_to_parameters,
+                )
+                .to_vec(),
                 device_assignment,
                 ..Default::default()
             }),
@@ -146,6 +184,14 @@ impl CompileOptions {
             ..Default::default()
         }
         .encode_to_vec()
+    }
+}
+
+/// A list of one value where all are the same: it means the same, whatever the number.
+fn uniform(list: &[bool]) -> &[bool] {
+    match list {
+        [first, rest @ ..] if rest.iter().all(|value| value == first) => &list[..1],
+        _ => list,
     }
 }
 
@@ -238,5 +284,22 @@ mod tests {
         };
         assert!(message(with([0, 7])).ends_with("names device 7; the client has [0, 1, 2, 3]"));
         assert!(message(with([2, 2])).ends_with("names device 2 twice"));
+    }
+    #[test]
+    fn a_propagation_list_has_one_value_for_each_or_one_for_all() {
+        let with = |list: &[bool], count: Option<usize>| CompileOptions {
+            allow_spmd_sharding_propagation_to_parameters: list.to_vec(),
+            num_parameters: count,
+            ..Default::default()
+        };
+        assert_eq!(with(&[true, true, true], None).check(&[0]), Ok(()));
+        assert_eq!(with(&[true, false], Some(2)).check(&[0]), Ok(()));
+        assert!(message(with(&[true, false], Some(3))).ends_with("none, one, or 3"));
+        assert!(message(with(&[true, true], Some(3))).ends_with("none, one, or 3"));
+        assert!(message(with(&[true, false], None)).contains("has to be given"));
+        let proto = with(&[true, true, true], None).encode();
+        let proto = CompileOptionsProto::decode(proto.as_slice()).unwrap();
+        let build = proto.executable_build_options.unwrap();
+        assert_eq!(build.allow_spmd_sharding_propagation_to_parameters, [true]);
     }
 }

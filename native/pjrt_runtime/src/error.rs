@@ -159,6 +159,18 @@ pub enum Error {
     #[error("input {index} cannot be donated: {reason}")]
     Donation { index: usize, reason: String },
 
+    /// The plugin's file cannot be read again.
+    #[error("the plugin's file {} cannot be read: {reason}", path.display())]
+    PluginUnreadable { path: PathBuf, reason: String },
+
+    /// Bytes that are not taken for a serialized executable.
+    #[error("the serialized executable is refused: {0}")]
+    Refused(Refusal),
+
+    /// A compiled program that cannot be written as text.
+    #[error("the compiled program has no HLO text: {reason}")]
+    HloText { reason: String },
+
     /// A type the plugin named and this crate does not know.
     #[error("the plugin returned element type code {code}, which this library does not know")]
     UnknownElementType { code: u32 },
@@ -170,6 +182,48 @@ pub enum Error {
     /// A thread could not be started, or ended by a panic.
     #[error("thread {name:?}: {reason}")]
     Thread { name: String, reason: String },
+}
+
+/// Why bytes are not taken for a serialized executable of a client.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// Something else altogether.
+    #[error("the bytes do not begin as one does")]
+    Foreign,
+
+    /// Written by a version of this crate that laid it out in another way.
+    #[error("it is in format {found}, this library reads format {supported}")]
+    Format { found: u32, supported: u32 },
+
+    /// The end is missing, or there is something behind it.
+    #[error("it is {found} bytes long, it should be {expected}")]
+    Length { expected: u64, found: u64 },
+
+    /// The checksum does not match.
+    #[error("it is damaged: its checksum does not match its content")]
+    Damaged,
+
+    /// Written by another version of this package.
+    #[error("it was written by version {found} of this library, this is version {expected}")]
+    Package { expected: String, found: String },
+
+    /// Written with another build of the plugin, or on another kind of machine: what was compiled
+    /// there need not run here.
+    #[error("its {what} is {found}, here it is {expected}")]
+    Platform {
+        /// Such as `"plugin file"`, `"platform version"` or `"processor"`.
+        what: &'static str,
+        expected: String,
+        found: String,
+    },
+
+    /// Compiled for devices that the client does not have.
+    #[error("it runs on devices {needed:?}, the client has {available:?}")]
+    Devices {
+        needed: Vec<i32>,
+        available: Vec<i32>,
+    },
 }
 
 /// The status codes of `PJRT_Error_Code` in `xla/pjrt/c/pjrt_c_api.h`.

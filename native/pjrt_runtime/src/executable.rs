@@ -5,6 +5,7 @@ use std::fmt;
 use std::ptr::{null_mut, NonNull};
 use std::sync::Arc;
 
+use once_cell::sync::OnceCell;
 use pjrt_sys::*;
 
 use crate::api::slice;
@@ -12,12 +13,15 @@ use crate::args::Args;
 use crate::buffer::{Buffer, HostInput};
 use crate::client::Client;
 use crate::compile_options::CompileOptions;
-use crate::description::{Description, Program};
+use crate::description::{Description, MemoryStats, Program};
 use crate::element_type::{ElementType, TensorType};
 use crate::event::{self, Event};
+use crate::hlo;
 use crate::host_data::OwnedInput;
 use crate::launch::Launch;
+use crate::named_value::NamedValue;
 use crate::program;
+use crate::serialized;
 use crate::view::View;
 use crate::Error;
 
@@ -35,6 +39,10 @@ struct Inner {
     num_partitions: usize,
     inputs: Option<Vec<TensorType>>,
     outputs: Vec<TensorType>,
+    has_static_outputs: bool,
+    /// Whether an output can be viewed, once the first of them was seen: where and how they lie is
+    /// the compiler's choice.
+    viewable: Vec<OnceCell<bool>>,
     /// The addressable devices the program runs on, in the order of its input lists.
     devices: Vec<(i32, NonNull<PJRT_Device>)>,
 }
@@ -95,20 +103,41 @@ impl Executable {
         })
     }
 
+    /// Loads the bytes that the plugin itself wrote.
+    pub(crate) fn deserialize(client: &Client, payload: &[u8]) -> Result<Self, Error> {
+        let mut args = Args::<PJRT_Executable_DeserializeAndLoad_Args>::new();
+        args.client = client.raw().as_ptr();
+        args.serialized_executable = payload.as_ptr().cast();
+        args.serialized_executable_size = payload.len();
+        // SAFETY: the client is alive, and the bytes outlive the call, which is all they have to.
+        unsafe { client.plugin().api().call(&mut args) }?;
+        let raw = NonNull::new(args.loaded_executable).ok_or(Error::NullResult {
+            name: "PJRT_Executable_DeserializeAndLoad",
+            what: "executable",
+        })?;
+        Self::from_loaded(Loaded {
+            client: client.clone(),
+            raw,
+        })
+    }
+
     fn from_loaded(loaded: Loaded) -> Result<Self, Error> {
         let description = loaded.description()?;
         let devices = loaded.devices()?;
-        let inputs = description
+        let signature = description
             .optimized_program()
-            .ok()
-            .and_then(|program| program::inputs(&program.format, &program.code));
+            .map(|program| program::signature(&program.format, &program.code))
+            .unwrap_or_default();
+        let outputs = description.outputs()?;
         Ok(Self {
             inner: Arc::new(Inner {
                 name: description.name()?,
                 num_replicas: description.num_replicas()?,
                 num_partitions: description.num_partitions()?,
-                outputs: description.outputs()?,
-                inputs,
+                viewable: outputs.iter().map(|_| OnceCell::new()).collect(),
+                outputs,
+                inputs: signature.inputs,
+                has_static_outputs: signature.has_static_outputs,
                 devices,
                 description,
                 loaded,
@@ -158,6 +187,71 @@ impl Executable {
     /// [`Error::MissingFunction`] or [`Error::Pjrt`].
     pub fn optimized_program(&self) -> Result<Program, Error> {
         self.inner.description.optimized_program()
+    }
+
+    /// The program as the compiler left it, in XLA's HLO text syntax, so that `all-gather(` or
+    /// `custom_call_target="name"` can be searched for.
+    ///
+    /// The plugin gives the program as a message, and this crate writes it. Left out are elements of
+    /// constants with more than 10 of them or of 4 and 8 bit floats and integers below a byte
+    /// (`{...}`), of the metadata all but the operation's type and name and its file and line, the
+    /// origins of values, statistics, and what only TPUs know: sparsity, domains, prefetches, the
+    /// configurations of infeed and outfeed, and the inside of asynchronous operations' types.
+    ///
+    /// # Errors
+    /// [`Error::HloText`] of a plugin whose compiled programs are in no format of XLA's, and those
+    /// of [`optimized_program`](Self::optimized_program).
+    pub fn hlo_text(&self) -> Result<String, Error> {
+        hlo::text(&self.optimized_program()?)
+    }
+
+    /// The compiled program as bytes for [`Client::deserialize`], behind a header that says where
+    /// they can be read.
+    ///
+    /// # Errors
+    /// [`Error::MissingFunction`], [`Error::PluginUnreadable`], or [`Error::Pjrt`] of a plugin or a
+    /// program that cannot be serialized.
+    pub fn serialize(&self) -> Result<Vec<u8>, Error> {
+        let payload = self.inner.description.serialize()?;
+        serialized::write(self.client(), &self.devices(), &payload)
+    }
+
+    /// How much memory the program takes.
+    ///
+    /// # Errors
+    /// [`Error::MissingFunction`] or [`Error::Pjrt`].
+    pub fn memory_stats(&self) -> Result<MemoryStats, Error> {
+        self.inner.description.memory_stats()
+    }
+
+    /// What the compiler expects the program to cost, by names such as `"flops"` and
+    /// `"bytes accessed"`; which there are is the plugin's choice.
+    ///
+    /// # Errors
+    /// [`Error::MissingFunction`] or [`Error::Pjrt`].
+    pub fn cost_analysis(&self) -> Result<Vec<(String, NamedValue)>, Error> {
+        self.inner.description.cost_analysis()
+    }
+
+    /// Bytes of machine code; the CPU plugins do not tell and say 0 or -1.
+    ///
+    /// # Errors
+    /// [`Error::MissingFunction`] or [`Error::Pjrt`].
+    pub fn generated_code_size(&self) -> Result<i64, Error> {
+        self.inner.description.generated_code_size()
+    }
+
+    /// Bytes that are the same for the same compiled program; no text.
+    ///
+    /// # Errors
+    /// [`Error::MissingFunction`] or [`Error::Pjrt`], of a plugin that offers none.
+    pub fn fingerprint(&self) -> Result<Vec<u8>, Error> {
+        let fingerprint = self.inner.description.fingerprint();
+        match fingerprint {
+            Ok(bytes) if !bytes.is_empty() => Ok(bytes),
+            // Where older plugins have it.
+            other => self.inner.loaded.fingerprint().or(other),
+        }
     }
 
     /// Runs a program of one device: copies the inputs to it, runs, and copies the outputs back,
@@ -226,21 +320,22 @@ impl Executable {
             self.check_type(index, input.element_type, input.dimensions)?;
         }
         let kept = indexes(inputs.len());
-        let mut buffers = Vec::with_capacity(inputs.len());
-        for input in inputs {
-            let device = self.inner.devices[0].1;
-            buffers.push(Buffer::from_checked_zero_copy(
-                self.client(),
-                device,
-                input,
-            )?);
-        }
+        // The one device, repeated.
+        let devices = self.inner.devices.iter().cycle();
+        let on_device: Result<Vec<Buffer>, Error> = inputs
+            .into_iter()
+            .zip(devices)
+            .map(|(input, (_, device))| {
+                Buffer::from_checked_zero_copy(self.client(), *device, input)
+            })
+            .collect();
+        let buffers = on_device?;
         // SAFETY: the buffers are alive, of this client, and on the program's device.
         let launch = unsafe { self.launch(&arguments(&[buffers]), &kept, 0) }?;
         let outputs = launch.wait()?.pop().unwrap_or_default();
         let pairs = outputs.into_iter().zip(self.outputs()).enumerate();
         pairs
-            .map(|(index, (buffer, tensor))| to_view(index, &buffer, tensor))
+            .map(|(index, (buffer, tensor))| self.to_view(index, &buffer, tensor))
             .collect()
     }
 
@@ -275,10 +370,12 @@ impl Executable {
     /// thread of the plugin's. It must not block there; a panic in it ends there. The outputs, the
     /// executable and the client may be dropped in it.
     ///
-    /// Handing over is not always quick. The CPU plugin runs a program that it deems cheap, or one
-    /// whose inputs are not ready, as it sees fit: small programs run on this thread, with the
-    /// handlers of their custom calls, before this returns. Where the caller must not be held, call
-    /// this on another thread.
+    /// The thread is held for as long as the plugin likes: on a GPU until the work is enqueued, but
+    /// the CPU plugins run nearly every program whose inputs are ready on this very thread, the
+    /// handlers of its custom calls included, however long they take, and hand it to a thread of
+    /// their own only where an input is not ready, or where they see fit. Who must not be held calls
+    /// this, as [`execute`](Self::execute), on a thread for it. A handler's error comes the same way
+    /// from both.
     pub fn execute_async<F>(&self, inputs: &[&[&Buffer]], options: &ExecuteOptions, on_done: F)
     where
         F: FnOnce(Result<Vec<Vec<Buffer>>, Error>) + Send + 'static,
@@ -401,6 +498,23 @@ impl Executable {
         Ok(launch)
     }
 
+    /// An output that is done as a view.
+    fn to_view(&self, index: usize, buffer: &Buffer, tensor: &TensorType) -> Result<View, Error> {
+        if tensor.element_type == ElementType::Token {
+            return Ok(View::copied(Vec::new()));
+        }
+        let ask = || buffer.is_viewable(tensor.element_type, tensor.dimensions.len());
+        let viewable = self.inner.viewable.get(index);
+        if viewable.is_some_and(|known| *known.get_or_init(ask)) {
+            let size = tensor.byte_size().filter(|_| self.inner.has_static_outputs);
+            if let Some(view) = buffer.view(size) {
+                check_size(index, tensor, view.len())?;
+                return Ok(view);
+            }
+        }
+        to_host(index, buffer, tensor).map(View::copied)
+    }
+
     fn check_devices(&self, found: usize) -> Result<(), Error> {
         let expected = self.inner.devices.len();
         if found == expected {
@@ -475,19 +589,6 @@ where
         .collect()
 }
 
-fn to_view(index: usize, buffer: &Buffer, tensor: &TensorType) -> Result<View, Error> {
-    if tensor.element_type == ElementType::Token {
-        return Ok(View::copied(Vec::new()));
-    }
-    if buffer.is_viewable(tensor.element_type, tensor.dimensions.len()) {
-        if let Some(view) = buffer.view() {
-            check_size(index, tensor, view.len())?;
-            return Ok(view);
-        }
-    }
-    to_host(index, buffer, tensor).map(View::copied)
-}
-
 fn to_host(index: usize, buffer: &Buffer, tensor: &TensorType) -> Result<Vec<u8>, Error> {
     if tensor.element_type == ElementType::Token {
         return Ok(Vec::new());
@@ -510,6 +611,20 @@ fn check_size(index: usize, tensor: &TensorType, found: usize) -> Result<(), Err
 }
 
 impl Loaded {
+    fn fingerprint(&self) -> Result<Vec<u8>, Error> {
+        let mut args = Args::<PJRT_LoadedExecutable_Fingerprint_Args>::new();
+        args.executable = self.raw.as_ptr();
+        // SAFETY: the executable is alive, and the bytes live as long.
+        unsafe {
+            self.client.plugin().api().call(&mut args)?;
+            let (data, size) = (
+                args.executable_fingerprint,
+                args.executable_fingerprint_size,
+            );
+            Ok(slice(data.cast::<u8>(), size).to_vec())
+        }
+    }
+
     fn description(&self) -> Result<Description, Error> {
         let mut args = Args::<PJRT_LoadedExecutable_GetExecutable_Args>::new();
         args.loaded_executable = self.raw.as_ptr();

@@ -23,6 +23,18 @@
 //! # }
 //! ```
 //!
+//! There are three ways to run a program:
+//!
+//! - [`Executable::run`] takes bytes and returns bytes, copied in and out.
+//! - [`Executable::run_view`] does the same without copies where the device is a CPU: inputs with an
+//!   owner ([`OwnedInput`]), results as [`View`]s, which can be owners of inputs in turn
+//!   ([`HostData::new`]).
+//! - [`Executable::execute`], [`execute_with`](Executable::execute_with) and
+//!   [`execute_async`](Executable::execute_async) take buffers and leave the results on the device.
+//!
+//! Everything here may be used from any thread and dropped in any order and on any thread, the
+//! plugin's own included: a buffer keeps its client, a view its buffer, and a run what it needs.
+//!
 //! Rules that no type can hold, such as what may be freed when, are those of
 //! `xla/pjrt/c/pjrt_c_api.h` in openxla/xla.
 
@@ -38,6 +50,7 @@ mod event;
 mod executable;
 mod extension;
 mod ffi;
+mod hlo;
 mod host_data;
 mod launch;
 mod layout;
@@ -46,17 +59,20 @@ mod named_value;
 mod plugin;
 mod program;
 mod registry;
+mod serialized;
 #[cfg(test)]
 mod test_support;
+#[cfg(test)]
+mod tests;
 pub mod thread;
 mod view;
 
 pub use buffer::{Buffer, HostInput};
 pub use client::{Client, Device, Memory};
 pub use compile_options::{CompileOptions, OptionValue};
-pub use description::Program;
+pub use description::{MemoryStats, Program};
 pub use element_type::{ElementType, TensorType};
-pub use error::{Error, ErrorCode};
+pub use error::{Error, ErrorCode, Refusal};
 pub use executable::{Executable, ExecuteOptions};
 pub use extension::Extension;
 pub use host_data::{HostData, OwnedInput, ZERO_COPY_ALIGNMENT};

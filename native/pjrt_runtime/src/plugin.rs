@@ -2,12 +2,15 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::fs::File;
+use std::io::{Read, Seek};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
-use std::sync::Mutex;
+use std::sync::{Mutex, Once};
 
-use once_cell::sync::Lazy;
+use once_cell::sync::{Lazy, OnceCell};
 use pjrt_sys::*;
+use sha2::{Digest, Sha256};
 
 use crate::api::Api;
 use crate::args::Args;
@@ -30,12 +33,34 @@ pub struct Plugin {
     api: Api,
     /// The handlers that were registered, by platform and target.
     pub(crate) handlers: Mutex<HashMap<(String, Vec<u8>), Registration>>,
+    /// The plugin's file, to be read once for its fingerprint.
+    file: Option<File>,
+    fingerprint: OnceCell<[u8; 32]>,
+}
+
+/// Sets the variable by which XLA's log is chosen, if nobody did.
+fn quieten() {
+    const VARIABLE: &str = "TF_CPP_MIN_LOG_LEVEL";
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        if std::env::var_os(VARIABLE).is_none() {
+            std::env::set_var(VARIABLE, "3");
+        }
+    });
 }
 
 impl Plugin {
     /// Loads and initialises the plugin at `path`, or returns it if the same file was loaded before.
     ///
     /// A file is known by its canonical path: one that was replaced since is not loaded again.
+    ///
+    /// XLA's log, which plugins write to the terminal, is left to its fatal messages: XLA reads
+    /// `TF_CPP_MIN_LOG_LEVEL` from the C environment, and where that variable is not set the first
+    /// call of this function sets it to 3. Set it to 0 beforehand for all of the log. That is the
+    /// one change that this crate makes to the environment. It is made under the standard library's
+    /// lock, so it is safe beside Rust code; C code that reads the environment on another thread at
+    /// that very moment is at risk with C libraries before glibc 2.41. Who cannot rule that out sets
+    /// the variable before starting threads.
     ///
     /// # Errors
     /// [`Error::PluginNotFound`], [`Error::NotASharedObject`], [`Error::NoGetPjrtApi`],
@@ -48,6 +73,10 @@ impl Plugin {
 
     fn open(path: PathBuf) -> Result<Self, Error> {
         type GetPjrtApi = unsafe extern "C" fn() -> *const PJRT_Api;
+        quieten();
+        // Opened before it is loaded, so that it is the file that was loaded whatever becomes of
+        // the path.
+        let file = File::open(&path).ok();
         let library = registry::open(&path)?;
         // SAFETY: `pjrt_c_api.h` and every plugin's entry point agree on this signature.
         let get_api = match unsafe { library.get::<GetPjrtApi>(b"GetPjrtApi\0") } {
@@ -82,6 +111,8 @@ impl Plugin {
             version,
             api,
             handlers: Mutex::new(HashMap::new()),
+            file,
+            fingerprint: OnceCell::new(),
         })
     }
 
@@ -115,6 +146,61 @@ impl Plugin {
     /// The plugin's extensions, in the order in which it lists them.
     pub fn extensions(&self) -> Vec<Extension> {
         extension::all(&self.api).map(|(_, found)| found).collect()
+    }
+
+    /// The oldest StableHLO version that the plugin reads and the newest, as it tells them itself.
+    pub fn stablehlo_versions(&self) -> Option<([i64; 3], [i64; 3])> {
+        let attributes = self.attributes().ok()?;
+        let version = |wanted: &str| {
+            let found = attributes.iter().find(|(name, _)| name == wanted);
+            match found {
+                Some((_, NamedValue::Int64List(numbers))) => numbers.as_slice().try_into().ok(),
+                _ => None,
+            }
+        };
+        Some((
+            version("stablehlo_minimum_version")?,
+            version("stablehlo_current_version")?,
+        ))
+    }
+
+    /// XLA's version as the plugin tells it: a number that counts revisions of its interfaces.
+    pub fn xla_version(&self) -> Option<i64> {
+        let attributes = self.attributes().ok()?;
+        let found = attributes.iter().find(|(name, _)| name == "xla_version");
+        match found {
+            Some((_, NamedValue::Int64(number))) => Some(*number),
+            _ => None,
+        }
+    }
+
+    /// The SHA-256 of the plugin's file, which tells builds apart that call themselves the same.
+    ///
+    /// The first call reads the whole file, some hundred megabytes and some tenths of a second; the
+    /// result is kept.
+    ///
+    /// # Errors
+    /// [`Error::PluginUnreadable`].
+    pub fn fingerprint(&self) -> Result<[u8; 32], Error> {
+        let read = || {
+            let mut file = self.file.as_ref().ok_or("it could not be opened")?;
+            let mut hasher = Sha256::new();
+            let mut chunk = vec![0; 1 << 20];
+            file.rewind().map_err(|error| error.to_string())?;
+            loop {
+                match file.read(&mut chunk).map_err(|error| error.to_string())? {
+                    0 => return Ok(hasher.finalize().into()),
+                    count => hasher.update(&chunk[..count]),
+                }
+            }
+        };
+        let fingerprint = self.fingerprint.get_or_try_init(|| {
+            read().map_err(|reason: String| Error::PluginUnreadable {
+                path: self.path.clone(),
+                reason,
+            })
+        });
+        fingerprint.copied()
     }
 
     pub(crate) fn api(&self) -> &Api {
@@ -239,5 +325,31 @@ mod tests {
             error.to_string().ends_with("it exports no GetPjrtApi"),
             "{error}"
         );
+    }
+
+    /// Runs a test of this file in a process of its own; returns what XLA wrote to its terminal.
+    fn log_of_a_client(level: Option<&str>) -> String {
+        let test = "plugin::tests::a_client_comes_up";
+        let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", test, "--nocapture"]);
+        match level {
+            Some(level) => command.env("TF_CPP_MIN_LOG_LEVEL", level),
+            None => command.env_remove("TF_CPP_MIN_LOG_LEVEL"),
+        };
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+
+    #[test]
+    fn a_client_comes_up() {
+        let options = [("cpu_device_count".to_owned(), NamedValue::Int64(1))];
+        crate::Client::new(cpu_plugin(), &options).unwrap();
+    }
+
+    #[test]
+    fn the_log_is_off_unless_asked_for() {
+        assert_eq!(log_of_a_client(None), "");
+        assert!(log_of_a_client(Some("0")).contains("cpu_device_count"));
     }
 }

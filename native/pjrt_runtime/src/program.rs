@@ -4,21 +4,42 @@ use prost::Message;
 
 use crate::element_type::{ElementType, TensorType};
 
-/// The types of an entry function's inputs; `None` where the program is in another format or has
-/// inputs that are no tensors.
+/// What a program says of its entry function.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Signature {
+    /// `None` where the program is in another format or has inputs that are no tensors.
+    pub(crate) inputs: Option<Vec<TensorType>>,
+    /// Whether all outputs are known to have the sizes that their types say; the types of the others
+    /// are bounds.
+    pub(crate) has_static_outputs: bool,
+}
+
+/// Reads the signature, as far as it is told.
 ///
 /// PJRT tells the types of the outputs only. XLA checks an input's bytes and not its type, so an
 /// integer given for a float would be computed with, not refused; hence this look into the program.
-pub(crate) fn inputs(format: &str, program: &[u8]) -> Option<Vec<TensorType>> {
-    let shape = match format {
-        "hlo" => Module::decode(program).ok()?.host_program_shape?,
+pub(crate) fn signature(format: &str, program: &[u8]) -> Signature {
+    let module = match format {
+        "hlo" => Module::decode(program).ok(),
         "hlo_with_config" => {
-            let program = ModuleWithConfig::decode(program).ok()?;
-            program.hlo_module?.host_program_shape?
+            let program = ModuleWithConfig::decode(program).ok();
+            program.and_then(|program| program.hlo_module)
         }
-        _ => return None,
+        _ => None,
     };
-    shape.parameters.into_iter().map(tensor_type).collect()
+    let Some(shape) = module.and_then(|module| module.host_program_shape) else {
+        return Signature::default();
+    };
+    Signature {
+        has_static_outputs: shape.result.is_some_and(|result| result.is_static()),
+        inputs: shape.parameters.into_iter().map(tensor_type).collect(),
+    }
+}
+
+impl Shape {
+    fn is_static(&self) -> bool {
+        !self.is_dynamic_dimension.contains(&true) && self.tuple_shapes.iter().all(Self::is_static)
+    }
 }
 
 fn tensor_type(shape: Shape) -> Option<TensorType> {
@@ -51,6 +72,8 @@ struct Module {
 struct ProgramShape {
     #[prost(message, repeated, tag = "1")]
     parameters: Vec<Shape>,
+    #[prost(message, optional, tag = "2")]
+    result: Option<Shape>,
 }
 
 /// `xla.ShapeProto`.
@@ -60,15 +83,26 @@ struct Shape {
     element_type: i32,
     #[prost(int64, repeated, tag = "3")]
     dimensions: Vec<i64>,
+    #[prost(message, repeated, tag = "4")]
+    tuple_shapes: Vec<Shape>,
+    #[prost(bool, repeated, tag = "6")]
+    is_dynamic_dimension: Vec<bool>,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn inputs(format: &str, program: &[u8]) -> Option<Vec<TensorType>> {
+        signature(format, program).inputs
+    }
+
     fn module(parameters: Vec<Shape>) -> Module {
         Module {
-            host_program_shape: Some(ProgramShape { parameters }),
+            host_program_shape: Some(ProgramShape {
+                parameters,
+                result: None,
+            }),
         }
     }
 
@@ -77,6 +111,7 @@ mod tests {
         let module = module(vec![Shape {
             element_type: 11,
             dimensions: vec![2, 3],
+            ..Default::default()
         }]);
         let expected = Some(vec![TensorType {
             element_type: ElementType::F32,
@@ -96,11 +131,36 @@ mod tests {
     fn programs_that_do_not_tell_are_none() {
         let tuple = module(vec![Shape {
             element_type: 13,
-            dimensions: vec![],
+            ..Default::default()
         }]);
         assert_eq!(inputs("hlo", &tuple.encode_to_vec()), None);
         assert_eq!(inputs("hlo", &[0xff, 0xff]), None);
         assert_eq!(inputs("hlo", &[]), None);
         assert_eq!(inputs("mlir", b"module {}"), None);
+    }
+
+    #[test]
+    fn outputs_with_a_bound_are_not_static() {
+        let shape = |dynamic: bool| Shape {
+            element_type: 11,
+            dimensions: vec![2],
+            is_dynamic_dimension: vec![dynamic],
+            ..Default::default()
+        };
+        let is_static = |shapes: Vec<Shape>| {
+            let mut module = module(vec![]);
+            module.host_program_shape = Some(ProgramShape {
+                parameters: vec![],
+                result: Some(Shape {
+                    element_type: 13,
+                    tuple_shapes: shapes,
+                    ..Default::default()
+                }),
+            });
+            signature("hlo", &module.encode_to_vec()).has_static_outputs
+        };
+        assert!(is_static(vec![shape(false), shape(false)]));
+        assert!(!is_static(vec![shape(false), shape(true)]));
+        assert!(!signature("mlir", b"").has_static_outputs);
     }
 }

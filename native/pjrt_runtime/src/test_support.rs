@@ -1,10 +1,14 @@
 //! What the tests share: the plugin, a client of it, and small files.
 
+use std::ffi::c_void;
 use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
+use std::time::Duration;
 
 use once_cell::sync::Lazy;
 
-use crate::{Client, Plugin};
+use crate::{Client, Handler, Plugin};
+use xla_ffi::sys;
 
 /// Adds two vectors of two floats.
 pub(crate) const ADD: &str = "
@@ -36,6 +40,16 @@ pub(crate) fn cpu_plugin() -> &'static Plugin {
     Plugin::load(&cpu_plugin_path()).unwrap()
 }
 
+/// Another build of the CPU plugin, from the directory of the first.
+pub(crate) fn other_cpu_plugin() -> Option<&'static Plugin> {
+    let path = cpu_plugin_path().canonicalize().unwrap();
+    let siblings = path.parent()?.read_dir().ok()?;
+    let other = siblings
+        .filter_map(|entry| entry.ok()?.path().canonicalize().ok())
+        .find(|other| *other != path && other.extension() == path.extension())?;
+    Some(Plugin::load(&other).unwrap())
+}
+
 /// A client with two devices that all tests share.
 pub(crate) fn client() -> &'static Client {
     static CLIENT: Lazy<Client> = Lazy::new(|| {
@@ -43,6 +57,50 @@ pub(crate) fn client() -> &'static Client {
         Client::new(cpu_plugin(), &options).unwrap()
     });
     &CLIENT
+}
+
+xla_ffi::export! {
+    /// y = x.
+    pub fn runtime_test_copy(x: xla_ffi::AnyArg) -> (y: xla_ffi::AnyRet)
+    attrs { .. }
+    {
+        y.copy_from(&x)
+    }
+
+    /// y = x, after a while.
+    pub fn runtime_test_sleep(x: xla_ffi::AnyArg) -> (y: xla_ffi::AnyRet)
+    attrs { milliseconds: i64 }
+    {
+        std::thread::sleep(Duration::from_millis(milliseconds.unsigned_abs()));
+        y.copy_from(&x)
+    }
+
+    /// An error.
+    pub fn runtime_test_fail(x: xla_ffi::AnyArg) -> (y: xla_ffi::AnyRet) {
+        y.copy_from(&x)?;
+        Err(xla_ffi::Error::new(xla_ffi::Code::FailedPrecondition, "refused by the handler"))
+    }
+}
+
+/// A handler of this program.
+pub(crate) fn handler(
+    function: unsafe extern "C" fn(*mut sys::CallFrame) -> *mut sys::Error,
+) -> Handler {
+    let address = NonNull::new(function as *mut c_void).unwrap();
+    // SAFETY: `export!` makes handlers, and the program is not unloaded.
+    unsafe { Handler::from_function(address, "the tests") }
+}
+
+/// Registers `runtime.copy`, `runtime.sleep` and `runtime.fail` with a client.
+pub(crate) fn handlers(client: &Client) {
+    let all = [
+        (b"runtime.copy".as_slice(), handler(runtime_test_copy)),
+        (b"runtime.sleep", handler(runtime_test_sleep)),
+        (b"runtime.fail", handler(runtime_test_fail)),
+    ];
+    for (target, handler) in all {
+        client.register_handler(target, &handler, 0).unwrap();
+    }
 }
 
 /// A small file in a directory of this run's own, which other users' runs do not meet.
