@@ -55,6 +55,6 @@ pub use element_type::{ElementType, TensorType};
 pub use error::{Error, ErrorCode};
 pub use executable::Executable;
 pub use extension::Extension;
-pub use library::{Handler, Library};
+pub use library::{Handler, Library, Stages, StateType, TableEntry};
 pub use named_value::NamedValue;
 pub use plugin::Plugin;

@@ -1,6 +1,5 @@
 //! PJRT plugins: shared objects that carry a compiler and its devices.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
@@ -12,7 +11,7 @@ use pjrt_sys::*;
 use crate::api::Api;
 use crate::args::Args;
 use crate::extension::{self, Extension};
-use crate::ffi::Registration;
+use crate::ffi::Registrations;
 use crate::named_value::{self, NamedValue};
 use crate::registry::{self, Registry};
 use crate::Error;
@@ -29,7 +28,7 @@ pub struct Plugin {
     version: (i32, i32),
     api: Api,
     /// The handlers that were registered, by platform and target.
-    pub(crate) handlers: Mutex<HashMap<(String, Vec<u8>), Registration>>,
+    pub(crate) handlers: Mutex<Registrations>,
 }
 
 impl Plugin {
@@ -81,7 +80,7 @@ impl Plugin {
             path,
             version,
             api,
-            handlers: Mutex::new(HashMap::new()),
+            handlers: Mutex::default(),
         })
     }
 

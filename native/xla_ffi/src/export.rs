@@ -104,8 +104,8 @@
 /// other stages likewise. XLA calls the stages that are registered and no others: a handler with a `state` whose
 /// body is registered alone fails in each execution, with a message that says why.
 ///
-/// XLA calls the stages prepare and initialize on accelerators. On the CPU it calls them too in newer versions,
-/// and does without them in others: what has to happen belongs in the state or in the body.
+/// The stages prepare and initialize are for accelerators: XLA's CPU plugins, as of PJRT 0.115, take them and do
+/// not call them. What has to happen belongs in the state or in the body.
 #[macro_export]
 macro_rules! export {
     () => {};
