@@ -1,11 +1,11 @@
 use crate::{
     answer,
-    error::{Error, Kind},
+    error::{binary, Error, Kind},
     executable::ExecutableResource,
     module::ModuleResource,
     reaper,
 };
-use pjrt_runtime::{thread, Client, CompileOptions, Library, NamedValue, Plugin};
+use pjrt_runtime::{thread, Client, CompileOptions, Library, NamedValue, Plugin, Stages};
 use rustler::{
     Atom, Encoder, Env, NifResult, NifTuple, NifUntaggedEnum, Resource, ResourceArc, Term,
 };
@@ -99,29 +99,82 @@ fn client_new(
     Ok((resource, info))
 }
 
-/// Registers handlers, `{target, symbol}`, of a shared object. Either all of them are there, or none
-/// is registered.
+/// The symbols of a handler's stages, and of its state's type.
+#[derive(NifTuple)]
+struct Symbols {
+    execute: String,
+    instantiate: Option<String>,
+    prepare: Option<String>,
+    initialize: Option<String>,
+    state: Option<StateSymbols>,
+}
+
+#[derive(NifTuple)]
+struct StateSymbols {
+    name: String,
+    id: String,
+    info: String,
+}
+
+impl Symbols {
+    fn find(&self, library: &Library) -> Result<Stages, pjrt_runtime::Error> {
+        let stage = |symbol: &Option<String>| {
+            symbol
+                .as_deref()
+                .map(|symbol| library.handler(symbol))
+                .transpose()
+        };
+        let state = self
+            .state
+            .as_ref()
+            .map(|state| library.state_type(&state.name, &state.id, &state.info));
+        Ok(Stages {
+            instantiate: stage(&self.instantiate)?,
+            prepare: stage(&self.prepare)?,
+            initialize: stage(&self.initialize)?,
+            state: state.transpose()?,
+            ..Stages::execute(library.handler(&self.execute)?)
+        })
+    }
+}
+
+/// `{path, targets}`
+type Loaded<'a> = (String, Vec<rustler::Binary<'a>>);
+
+/// Registers handlers of a shared object: those named, by target, or without names those of its table. Either all
+/// of them are there, or none is registered.
 #[rustler::nif(schedule = "DirtyIo")]
-fn library_load(
+fn library_load<'a>(
+    env: Env<'a>,
     client: ResourceArc<ClientResource>,
     path: String,
-    handlers: Vec<(rustler::Binary, String)>,
-) -> NifResult<Result<String, Error>> {
+    handlers: Option<Vec<(rustler::Binary, Symbols)>>,
+) -> NifResult<Result<Loaded<'a>, Error>> {
     let client = client.get()?.clone();
-    let handlers: Vec<_> = handlers
-        .into_iter()
-        .map(|(target, symbol)| (target.as_slice().to_vec(), symbol))
-        .collect();
-    Ok(roomy(Kind::Library, move || {
-        let library = Library::load(&PathBuf::from(path))?;
-        let handlers = handlers
+    let handlers: Option<Vec<_>> = handlers.map(|handlers| {
+        handlers
             .into_iter()
-            .map(|(target, symbol)| Ok((target, library.handler(&symbol)?)))
-            .collect::<Result<Vec<_>, pjrt_runtime::Error>>()?;
-        for (target, handler) in handlers {
-            client.register_handler(&target, &handler, 0)?;
-        }
-        Ok(library.path().to_string_lossy().into_owned())
+            .map(|(target, symbols)| (target.as_slice().to_vec(), symbols))
+            .collect()
+    });
+    let loaded = roomy(Kind::Library, move || {
+        let library = Library::load(&PathBuf::from(path))?;
+        let targets = match handlers {
+            None => client.register_library(library)?,
+            Some(handlers) => {
+                let handlers = handlers
+                    .into_iter()
+                    .map(|(target, symbols)| Ok((target, symbols.find(library)?)))
+                    .collect::<Result<Vec<_>, pjrt_runtime::Error>>()?;
+                client.register_handlers(&handlers)?;
+                handlers.into_iter().map(|(target, _)| target).collect()
+            }
+        };
+        Ok((library.path().to_string_lossy().into_owned(), targets))
+    });
+    Ok(loaded.map(|(path, targets)| {
+        let targets = targets.iter().map(|target| binary(env, target));
+        (path, targets.collect())
     }))
 }
 
