@@ -40,7 +40,8 @@ defmodule EXLACustomCall.MixProject do
       licenses: ["Apache-2.0"],
       links: %{},
       # test/support/handlers is a member of the Cargo workspace, which does not load without it.
-      files: ~w(lib mix native test/support/handlers .cargo Cargo.toml Cargo.lock clippy.toml
+      files:
+        ~w(lib mix native include test/support/handlers .cargo Cargo.toml Cargo.lock clippy.toml
            mix.exs .formatter.exs README.md LICENSE CHANGELOG.md),
       exclude_patterns: [~r{/target/}]
     ]

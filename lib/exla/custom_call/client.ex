@@ -252,6 +252,8 @@ defmodule EXLA.CustomCall.Client do
          shardy: shardy,
          propagate_to_outputs: to_results,
          propagate_to_parameters: to_parameters,
+         parameter_count: parameters,
+         result_count: results,
          device_assignment: assignment,
          donate: donate,
          xla_options: xla_options

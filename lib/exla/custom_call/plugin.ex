@@ -138,6 +138,16 @@ defmodule EXLA.CustomCall.Plugin do
     end
   end
 
+  @doc false
+  # A wheel, checked, in the folder or where it was put by hand: for tests that need another one than a plugin's.
+  @spec fetch_wheel(map(), Path.t(), [option()]) :: {:ok, Path.t()} | {:error, String.t()}
+  def fetch_wheel(build, folder, opts) do
+    with {:ok, wheel} <- fetch(build, folder, opts),
+         :ok <- verify(build, wheel) do
+      {:ok, wheel}
+    end
+  end
+
   @doc """
   The folder that plugins are kept in.
   """
@@ -244,8 +254,7 @@ defmodule EXLA.CustomCall.Plugin do
     try do
       make_folder!(folder)
 
-      with {:ok, wheel} <- fetch(build, folder, opts),
-           :ok <- verify(build, wheel),
+      with {:ok, wheel} <- fetch_wheel(build, folder, opts),
            {:ok, unpacked} <- unpack(build, wheel, folder, opts) do
         File.rename!(unpacked, target)
         # The one put there by hand has done its service too.
@@ -298,8 +307,8 @@ defmodule EXLA.CustomCall.Plugin do
       # Without a cache: pip would keep the 60 MB a second time.
       arguments =
         ~w(-m pip download --quiet --disable-pip-version-check --progress-bar off --no-cache-dir
-           --no-deps --only-binary=:all: --platform #{@platform} --dest) ++
-          [Path.dirname(wheel), build.requirement]
+           --no-deps --only-binary=:all: --platform #{@platform}) ++
+          pip_options(build) ++ ["--dest", Path.dirname(wheel), build.requirement]
 
       case System.cmd(python, arguments, stderr_to_stdout: true) do
         {_, 0} ->
@@ -340,10 +349,14 @@ defmodule EXLA.CustomCall.Plugin do
   end
 
   defp by_hand(build, opts) do
+    options = Enum.map_join(pip_options(build), &(&1 <> " "))
+
     " Without a network, fetch #{build.wheel} on another machine with `python3 -m pip download " <>
-      "--no-deps --only-binary=:all: --platform #{@platform} #{build.requirement}`, put it into " <>
+      "--no-deps --only-binary=:all: --platform #{@platform} #{options}#{build.requirement}`, put it into " <>
       "#{downloads(opts)} and run `#{build.command}` again."
   end
+
+  defp pip_options(build), do: Map.get(build, :pip_options, [])
 
   defp last_line(words) do
     words |> String.split("\n", trim: true) |> List.last("nothing") |> String.trim()

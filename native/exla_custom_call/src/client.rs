@@ -1,14 +1,16 @@
 use crate::{
     answer::{self, TicketResource},
     atoms,
-    error::{Error, Kind},
+    error::{binary, Error, Kind},
     executable::ExecutableResource,
     module::ModuleResource,
     reaper,
 };
-use pjrt_runtime::{thread, Client, CompileOptions, Library, NamedValue, OptionValue, Plugin};
+use pjrt_runtime::{
+    thread, Client, CompileOptions, Library, NamedValue, OptionValue, Plugin, Stages,
+};
 use rustler::{
-    Atom, Encoder, Env, NifMap, NifResult, NifTuple, NifUntaggedEnum, Resource, ResourceArc, Term,
+    Encoder, Env, NifMap, NifResult, NifTuple, NifUntaggedEnum, Resource, ResourceArc, Term,
 };
 use std::path::PathBuf;
 
@@ -113,29 +115,82 @@ fn client_new(
     Ok((resource, info))
 }
 
-/// Registers handlers, `{target, symbol}`, of a shared object. Either all of them are there, or none
-/// is registered.
+/// The symbols of a handler's stages, and of its state's type.
+#[derive(NifTuple)]
+struct Symbols {
+    execute: String,
+    instantiate: Option<String>,
+    prepare: Option<String>,
+    initialize: Option<String>,
+    state: Option<StateSymbols>,
+}
+
+#[derive(NifTuple)]
+struct StateSymbols {
+    name: String,
+    id: String,
+    info: String,
+}
+
+impl Symbols {
+    fn find(&self, library: &Library) -> Result<Stages, pjrt_runtime::Error> {
+        let stage = |symbol: &Option<String>| {
+            symbol
+                .as_deref()
+                .map(|symbol| library.handler(symbol))
+                .transpose()
+        };
+        let state = self
+            .state
+            .as_ref()
+            .map(|state| library.state_type(&state.name, &state.id, &state.info));
+        Ok(Stages {
+            instantiate: stage(&self.instantiate)?,
+            prepare: stage(&self.prepare)?,
+            initialize: stage(&self.initialize)?,
+            state: state.transpose()?,
+            ..Stages::execute(library.handler(&self.execute)?)
+        })
+    }
+}
+
+/// `{path, targets}`
+type Loaded<'a> = (String, Vec<rustler::Binary<'a>>);
+
+/// Registers handlers of a shared object: those named, by target, or without names those of its table. Either all
+/// of them are there, or none is registered.
 #[rustler::nif(schedule = "DirtyIo")]
-fn library_load(
+fn library_load<'a>(
+    env: Env<'a>,
     client: ResourceArc<ClientResource>,
     path: String,
-    handlers: Vec<(rustler::Binary, String)>,
-) -> NifResult<Result<String, Error>> {
+    handlers: Option<Vec<(rustler::Binary, Symbols)>>,
+) -> NifResult<Result<Loaded<'a>, Error>> {
     let client = client.get()?.clone();
-    let handlers: Vec<_> = handlers
-        .into_iter()
-        .map(|(target, symbol)| (target.as_slice().to_vec(), symbol))
-        .collect();
-    Ok(roomy(Kind::Library, move || {
-        let library = Library::load(&PathBuf::from(path))?;
-        let handlers = handlers
+    let handlers: Option<Vec<_>> = handlers.map(|handlers| {
+        handlers
             .into_iter()
-            .map(|(target, symbol)| Ok((target, library.handler(&symbol)?)))
-            .collect::<Result<Vec<_>, pjrt_runtime::Error>>()?;
-        for (target, handler) in handlers {
-            client.register_handler(&target, &handler, 0)?;
-        }
-        Ok(library.path().to_string_lossy().into_owned())
+            .map(|(target, symbols)| (target.as_slice().to_vec(), symbols))
+            .collect()
+    });
+    let loaded = roomy(Kind::Library, move || {
+        let library = Library::load(&PathBuf::from(path))?;
+        let targets = match handlers {
+            None => client.register_library(library)?,
+            Some(handlers) => {
+                let handlers = handlers
+                    .into_iter()
+                    .map(|(target, symbols)| Ok((target, symbols.find(library)?)))
+                    .collect::<Result<Vec<_>, pjrt_runtime::Error>>()?;
+                client.register_handlers(&handlers)?;
+                handlers.into_iter().map(|(target, _)| target).collect()
+            }
+        };
+        Ok((library.path().to_string_lossy().into_owned(), targets))
+    });
+    Ok(loaded.map(|(path, targets)| {
+        let targets = targets.iter().map(|target| binary(env, target));
+        (path, targets.collect())
     }))
 }
 
@@ -148,6 +203,8 @@ struct Options {
     shardy: bool,
     propagate_to_outputs: Vec<bool>,
     propagate_to_parameters: Vec<bool>,
+    parameter_count: usize,
+    result_count: usize,
     device_assignment: Option<Vec<Vec<i32>>>,
     donate: Vec<usize>,
     xla_options: Vec<(String, Value)>,
@@ -162,6 +219,8 @@ impl Options {
             use_shardy_partitioner: self.shardy,
             allow_spmd_sharding_propagation_to_output: self.propagate_to_outputs,
             allow_spmd_sharding_propagation_to_parameters: self.propagate_to_parameters,
+            num_outputs: Some(self.result_count),
+            num_parameters: Some(self.parameter_count),
             device_assignment: self.device_assignment,
             env_option_overrides: self
                 .xla_options

@@ -11,8 +11,6 @@ use crate::args::Args;
 use crate::compile_options::CompileOptions;
 use crate::event;
 use crate::executable::Executable;
-use crate::ffi;
-use crate::library::Handler;
 use crate::named_value::{self, NamedValue};
 use crate::plugin::Plugin;
 use crate::serialized;
@@ -241,24 +239,6 @@ impl Client {
             name if name.eq_ignore_ascii_case("rocm") => "ROCM",
             name => name,
         }
-    }
-
-    /// Registers a handler for custom calls of `target` with `api_version = 4`.
-    ///
-    /// The registration holds for all clients of the plugin and for the life of the process.
-    /// Registering the same handler again does nothing. XLA calls the handler to ask for its
-    /// metadata. `traits` are those of `XLA_FFI_Handler_TraitsBits`; the handler's own are added.
-    ///
-    /// # Errors
-    /// [`Error::NoFfiExtension`], [`Error::NoRegisterHandler`], [`Error::HandlerRejected`],
-    /// [`Error::HandlerConflict`], or [`Error::Pjrt`].
-    pub fn register_handler(
-        &self,
-        target: &[u8],
-        handler: &Handler,
-        traits: u32,
-    ) -> Result<(), Error> {
-        ffi::register(self.plugin(), self.ffi_platform(), target, handler, traits)
     }
 
     /// Compiles an MLIR module, given as text or bytecode.

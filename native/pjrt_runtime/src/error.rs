@@ -68,12 +68,40 @@ pub enum Error {
         reason: String,
     },
 
+    /// A handler library exports no table, and no names were given.
+    #[error(
+        "{} exports no table of its handlers: give the names of the handlers to register, or export \
+         the table with xla_ffi::library! in Rust or include/exla_custom_call.h in C and C++",
+        library.display()
+    )]
+    NoTable { library: PathBuf },
+
+    /// A handler library's table is not as it should be.
+    #[error("the table of handlers that {} exports is broken: {reason}", library.display())]
+    BrokenTable { library: PathBuf, reason: String },
+
+    /// A handler library's table has handlers for other platforms alone.
+    #[error(
+        "{} has no handler for platform {platform}, only for {}",
+        library.display(),
+        found.join(", ")
+    )]
+    NoHandlersFor {
+        library: PathBuf,
+        platform: String,
+        found: Vec<String>,
+    },
+
     /// The plugin cannot take FFI handlers.
     #[error("{} has no FFI extension, so it takes no custom call handlers", path.display())]
     NoFfiExtension { path: PathBuf },
 
     /// The plugin's FFI extension is too old to take handlers.
-    #[error("the FFI extension of {} has no register_handler function", path.display())]
+    #[error(
+        "{} takes no custom call handlers: its FFI extension is from before mid-2025 and has no \
+         register_handler function, and it has no GPU custom-call extension",
+        path.display()
+    )]
     NoRegisterHandler { path: PathBuf },
 
     /// The handler did not pass the handshake that XLA makes at registration.
@@ -82,13 +110,14 @@ pub enum Error {
 
     /// XLA keeps the first handler of a name for the life of the process.
     #[error(
-        "target {target:?} already has another handler on platform {platform}: {registered}; \
-         a process keeps the first one, choose another target name"
+        "target {target:?} already has a handler on platform {platform}, {registered}, and cannot \
+         have {refused}: a process keeps the first one, choose another target name"
     )]
     HandlerConflict {
         target: String,
         platform: String,
         registered: String,
+        refused: String,
     },
 
     /// A create option that would end the process instead of being refused by the plugin.

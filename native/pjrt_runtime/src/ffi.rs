@@ -1,254 +1,233 @@
-//! Registration of FFI handlers with the plugin's FFI extension.
+//! Registration of FFI handlers.
 //!
-//! The layouts are those of `xla/pjrt/c/pjrt_c_api_ffi_extension.h`.
+//! A plugin takes handlers by its FFI extension, or by its GPU custom-call extension where it is older
+//! ([`registrar`]). The first takes a function for the execute stage alone. XLA itself takes a
+//! bundle of functions for all stages, by a function in the table that it lends to handlers, and lends it to
+//! one that is registered for nothing but to see it ([`handshake`]).
+//!
+//! Not offered: user data for an execution (`PJRT_FFI_UserData_Add`), types that are no state of a handler
+//! (`PJRT_FFI_TypeID_Register`), and the stage that records a GPU's commands.
 
 mod handshake;
+mod registrar;
 
-use std::ffi::{c_char, c_int, c_void};
-use std::mem::offset_of;
-use std::ptr::{null, null_mut, NonNull};
-use std::sync::PoisonError;
-
-use pjrt_sys::*;
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
 
 use handshake::Handshake;
+use registrar::Registrar;
 
-use crate::args::{api_structs, Args};
-use crate::extension;
-use crate::library::Handler;
-use crate::plugin::Plugin;
-use crate::Error;
-
-/// `PJRT_FFI_Extension`.
-#[repr(C)]
-struct FfiExtension {
-    base: PJRT_Extension_Base,
-    type_id_register: *const c_void,
-    user_data_add: *const c_void,
-    register_handler: Option<RegisterHandler>,
-}
-
-/// The argument is one of the two layouts below.
-type RegisterHandler = unsafe extern "C" fn(*mut c_void) -> *mut PJRT_Error;
-
-/// `PJRT_FFI_Register_Handler_Args`. It has no `extension_start`, other than most argument structs.
-#[repr(C)]
-struct RegisterHandlerArgs {
-    struct_size: usize,
-    target_name: *const c_char,
-    target_name_size: usize,
-    handler: *mut c_void,
-    platform_name: *const c_char,
-    platform_name_size: usize,
-    traits: u32,
-}
-
-impl Default for RegisterHandlerArgs {
-    fn default() -> Self {
-        Self {
-            struct_size: 0,
-            target_name: null(),
-            target_name_size: 0,
-            handler: null_mut(),
-            platform_name: null(),
-            platform_name_size: 0,
-            traits: 0,
-        }
-    }
-}
-
-/// `PJRT_FFI_Register_Handler_Args` in version 2 of the extension, which took untyped handlers too.
-#[repr(C)]
-struct OldRegisterHandlerArgs {
-    struct_size: usize,
-    target_name: *const c_char,
-    target_name_size: usize,
-    api_version: c_int,
-    handler: *mut c_void,
-    platform_name: *const c_char,
-    platform_name_size: usize,
-    traits: u32,
-}
-
-impl Default for OldRegisterHandlerArgs {
-    fn default() -> Self {
-        Self {
-            struct_size: 0,
-            target_name: null(),
-            target_name_size: 0,
-            api_version: 0,
-            handler: null_mut(),
-            platform_name: null(),
-            platform_name_size: 0,
-            traits: 0,
-        }
-    }
-}
-
-api_structs!(RegisterHandlerArgs, OldRegisterHandlerArgs);
-
-/// `api_version` of a typed handler, the kind that `XLA_FFI_Handler` is.
-const TYPED: c_int = 1;
-
-/// A minor version of the PJRT API from which on the argument struct has no `api_version`: the
-/// oldest for which that was seen. The header changed the struct without a sign of it.
-const NEW_LAYOUT_SINCE: i32 = 106;
+use crate::library::{Handler, Library, Stages, TableEntry};
+use crate::{Client, Error};
 
 /// A handler that was registered.
 #[derive(Debug)]
 pub(crate) struct Registration {
-    address: usize,
+    addresses: [usize; 4],
     traits: u32,
     origin: String,
 }
 
-/// Registers `handler` for `target` on `platform`, once.
-pub(crate) fn register(
-    plugin: &'static Plugin,
-    platform: &str,
-    target: &[u8],
-    handler: &Handler,
-    traits: u32,
-) -> Result<(), Error> {
-    let rejected = |reason: String| Error::HandlerRejected {
-        target: String::from_utf8_lossy(target).into_owned(),
-        reason,
-    };
-    if target.is_empty() {
-        return Err(rejected("the target name is empty".to_owned()));
-    }
-    let registrar = Registrar::of(plugin)?;
-
-    // Held until the end: XLA keeps the first handler of a name and says nothing of a second one.
-    let mut registered = plugin
-        .handlers
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner);
-    let key = (platform.to_owned(), target.to_vec());
-    let address = handler.address().as_ptr().addr();
-    if let Some(known) = registered.get(&key) {
-        if known.address == address && known.traits == traits {
-            return Ok(());
+impl Registration {
+    fn of(stages: &Stages) -> Self {
+        Self {
+            addresses: stages.addresses(),
+            traits: stages.traits,
+            origin: stages.execute.origin().to_owned(),
         }
-        let with = if known.address == address {
-            format!(" with traits {}", known.traits)
-        } else {
-            String::new()
-        };
-        return Err(Error::HandlerConflict {
-            target: String::from_utf8_lossy(target).into_owned(),
-            platform: platform.to_owned(),
-            registered: format!("{}{with}", known.origin),
-        });
     }
 
-    // XLA makes the same call and drops a handler that fails it without a word, so ask first.
-    if let Some(handshake) = registrar.handshake(platform) {
-        // SAFETY: `Handler` vouches for the function; the frame is built like XLA's own.
-        unsafe { handshake.shake(handler) }.map_err(rejected)?;
-    }
-    // SAFETY: `Handler` vouches for the function.
-    unsafe { registrar.call(platform, target, handler.address(), traits) }?;
-    registered.insert(
-        key,
-        Registration {
-            address,
+    /// Which of two handlers this is, in words that tell it from the other.
+    fn describe(&self, other: &Self) -> String {
+        let Self {
+            addresses,
             traits,
-            origin: handler.origin().to_owned(),
-        },
-    );
+            origin,
+        } = self;
+        if addresses[3] != other.addresses[3] {
+            origin.clone()
+        } else if addresses != &other.addresses {
+            let names = ["instantiate", "prepare", "initialize", "execute"];
+            let present = names
+                .iter()
+                .zip(addresses)
+                .filter(|(_, address)| **address != 0);
+            let present: Vec<_> = present.map(|(name, _)| *name).collect();
+            format!("{origin} for the stages {}", present.join(", "))
+        } else {
+            format!("{origin} with traits {traits}")
+        }
+    }
+}
+
+impl Client {
+    /// Registers a handler for custom calls of `target` with `api_version = 4`.
+    ///
+    /// The registration holds for all clients of the plugin and for the life of the process.
+    /// Registering the same handler again does nothing. XLA calls the handler to ask for its
+    /// metadata. `traits` are those of `XLA_FFI_Handler_TraitsBits`; the handler's own are added.
+    ///
+    /// # Errors
+    /// Those of [`Client::register_handlers`].
+    pub fn register_handler(
+        &self,
+        target: &[u8],
+        handler: &Handler,
+        traits: u32,
+    ) -> Result<(), Error> {
+        let stages = Stages {
+            traits,
+            ..Stages::execute(handler.clone())
+        };
+        self.register_handlers(&[(target.to_vec(), stages)])
+    }
+
+    /// Registers handlers of one stage or more, each for custom calls of its target: all of them, or, where one
+    /// of them cannot be, none.
+    ///
+    /// The registrations hold for all clients of the plugin and for the life of the process. What is registered
+    /// already stays as it is.
+    ///
+    /// # Errors
+    /// [`Error::NoFfiExtension`] or [`Error::NoRegisterHandler`] where the plugin takes no handlers,
+    /// [`Error::HandlerRejected`] for one that XLA would not take, [`Error::HandlerConflict`] for a target that
+    /// has another handler, or [`Error::Pjrt`]. The last, where XLA refuses what passed all checks,
+    /// leaves the handlers before it registered.
+    pub fn register_handlers(&self, handlers: &[(Vec<u8>, Stages)]) -> Result<(), Error> {
+        let plugin = self.plugin();
+        let registrar = Registrar::of(plugin.api(), plugin.api_version().1, plugin.path())?;
+        register(&registrar, &plugin.handlers, self.ffi_platform(), handlers)
+    }
+
+    /// Registers the handlers that a library's table has for this client's platform, as
+    /// [`Client::register_handlers`] does, and returns their targets.
+    ///
+    /// # Errors
+    /// Besides those: [`Error::NoTable`], [`Error::BrokenTable`], and [`Error::NoHandlersFor`] where all
+    /// handlers of the table are for other platforms.
+    pub fn register_library(&self, library: &Library) -> Result<Vec<Vec<u8>>, Error> {
+        let entries = library.handlers()?.ok_or_else(|| Error::NoTable {
+            library: library.path().to_owned(),
+        })?;
+        let platforms: Vec<_> = entries.iter().map(|entry| entry.platform.clone()).collect();
+        let ours: Vec<_> = entries
+            .into_iter()
+            .filter(|entry| self.is_for(entry))
+            .map(|entry| (entry.target, entry.stages))
+            .collect();
+        if ours.is_empty() && !platforms.is_empty() {
+            let mut found = platforms;
+            found.sort_unstable();
+            found.dedup();
+            return Err(Error::NoHandlersFor {
+                library: library.path().to_owned(),
+                platform: self.ffi_platform().to_owned(),
+                found,
+            });
+        }
+        self.register_handlers(&ours)?;
+        Ok(ours.into_iter().map(|(target, _)| target).collect())
+    }
+
+    /// Whether XLA would find the handler on this client's platform. It knows some by several names.
+    fn is_for(&self, entry: &TableEntry) -> bool {
+        let canonical = |name: &str| match name.to_ascii_lowercase() {
+            name if name == "cpu" => "host".to_owned(),
+            name => name,
+        };
+        let ours = canonical(self.ffi_platform());
+        let theirs = canonical(&entry.platform);
+        theirs == ours || (theirs == "gpu" && matches!(ours.as_str(), "cuda" | "rocm"))
+    }
+}
+
+/// The handlers that were registered with a plugin, by platform and target.
+pub(crate) type Registrations = HashMap<(String, Vec<u8>), Registration>;
+
+/// Registers handlers for targets on `platform`, each once.
+fn register(
+    registrar: &Registrar<'_>,
+    registered: &Mutex<Registrations>,
+    platform: &str,
+    handlers: &[(Vec<u8>, Stages)],
+) -> Result<(), Error> {
+    // Held until the end: XLA keeps the first handler of a name, and tells nobody of a second one.
+    let mut registered = registered.lock().unwrap_or_else(PoisonError::into_inner);
+    let key = |target: &[u8]| (platform.to_owned(), target.to_vec());
+
+    let mut new = HashMap::new();
+    let mut order = Vec::new();
+    for (target, stages) in handlers {
+        if target.is_empty() {
+            return Err(rejected(target, "the target name is empty".to_owned()));
+        }
+        let registration = Registration::of(stages);
+        let key = key(target);
+        let known = registered.get(&key).or_else(|| new.get(&key));
+        if let Some(known) = known {
+            if known.addresses != registration.addresses || known.traits != registration.traits {
+                return Err(Error::HandlerConflict {
+                    target: String::from_utf8_lossy(target).into_owned(),
+                    platform: platform.to_owned(),
+                    registered: known.describe(&registration),
+                    refused: registration.describe(known),
+                });
+            }
+        } else {
+            new.insert(key, registration);
+            order.push((target, stages));
+        }
+    }
+    if order.is_empty() {
+        return Ok(());
+    }
+
+    // XLA asks the same of a handler and drops one that fails it, some versions of it without a word. So it is
+    // asked of all of them before the first is registered.
+    let handshake = registrar.handshake(platform);
+    for (target, stages) in &order {
+        registrar
+            .check(handshake.is_some(), stages)
+            .and_then(|()| match &handshake {
+                // SAFETY: `Stages` vouches for the functions and for the type.
+                Some(handshake) => unsafe { check(handshake, stages) },
+                None => Ok(()),
+            })
+            .map_err(|reason| rejected(target, reason))?;
+    }
+    for (target, stages) in order {
+        // SAFETY: `Stages` vouches for the functions.
+        unsafe { registrar.register(handshake.as_ref(), platform, target, stages) }?;
+        let key = key(target);
+        if let Some(registration) = new.remove(&key) {
+            registered.insert(key, registration);
+        }
+    }
     Ok(())
 }
 
-/// The plugin's function that registers handlers.
-struct Registrar {
-    plugin: &'static Plugin,
-    function: RegisterHandler,
-    new_layout: bool,
+/// Asks each function for its metadata, as XLA will.
+///
+/// # Safety
+/// The functions are handlers that are never unloaded, and so is the type.
+unsafe fn check(handshake: &Handshake, stages: &Stages) -> Result<(), String> {
+    // A handler that makes a state answers with an error as long as the state's type is not registered.
+    if let Some(state) = &stages.state {
+        // SAFETY: the caller vouches for it.
+        unsafe { handshake.register_type(state) }
+            .map_err(|error| format!("the type of its state: {error}"))?;
+    }
+    for handler in stages.functions().into_iter().flatten() {
+        // SAFETY: the caller vouches for it; the frame is built like XLA's own.
+        unsafe { handshake.shake(handler) }?;
+    }
+    Ok(())
 }
 
-impl Registrar {
-    fn of(plugin: &'static Plugin) -> Result<Self, Error> {
-        let (base, found) = extension::all(plugin.api())
-            .find(|(_, extension)| extension.kind == extension::FFI)
-            .ok_or_else(|| Error::NoFfiExtension {
-                path: plugin.path().to_owned(),
-            })?;
-        let missing = || Error::NoRegisterHandler {
-            path: plugin.path().to_owned(),
-        };
-        let end = offset_of!(FfiExtension, register_handler) + size_of::<RegisterHandler>();
-        if found.struct_size < end {
-            return Err(missing());
-        }
-        let extension = base.as_ptr().cast::<FfiExtension>();
-        // SAFETY: the kind says that this is the FFI extension, its size that it has the field.
-        let function = unsafe { (&raw const (*extension).register_handler).read() };
-        Ok(Self {
-            plugin,
-            function: function.ok_or_else(missing)?,
-            new_layout: plugin.api_version().1 >= NEW_LAYOUT_SINCE,
-        })
-    }
-
-    /// # Safety
-    /// `handler` is an `XLA_FFI_Handler` that is never unloaded.
-    unsafe fn call(
-        &self,
-        platform: &str,
-        target: &[u8],
-        handler: NonNull<c_void>,
-        traits: u32,
-    ) -> Result<(), Error> {
-        let mut args = Args::<RegisterHandlerArgs>::new();
-        args.target_name = target.as_ptr().cast();
-        args.target_name_size = target.len();
-        args.handler = handler.as_ptr();
-        args.platform_name = platform.as_ptr().cast();
-        args.platform_name_size = platform.len();
-        args.traits = traits;
-        if !self.new_layout {
-            // Without the tail the size is enough for the new layout and too little for the old
-            // one, so a plugin of the old one refuses the call before it reads a field.
-            args.struct_size = size_of::<RegisterHandlerArgs>();
-        }
-        // SAFETY: both names outlive the call, which copies them; the caller vouches for the
-        // handler.
-        let result = unsafe { self.call_with(args.as_mut_ptr().cast()) };
-        if result.is_ok() || self.new_layout {
-            return result;
-        }
-
-        let mut args = Args::<OldRegisterHandlerArgs>::new();
-        args.target_name = target.as_ptr().cast();
-        args.target_name_size = target.len();
-        args.api_version = TYPED;
-        args.handler = handler.as_ptr();
-        args.platform_name = platform.as_ptr().cast();
-        args.platform_name_size = platform.len();
-        args.traits = traits;
-        // SAFETY: as above.
-        unsafe { self.call_with(args.as_mut_ptr().cast()) }
-    }
-
-    /// # Safety
-    /// `args` are arguments of the plugin's layout, or of a size that it refuses.
-    unsafe fn call_with(&self, args: *mut c_void) -> Result<(), Error> {
-        // SAFETY: the caller vouches for the arguments.
-        match NonNull::new(unsafe { (self.function)(args) }) {
-            None => Ok(()),
-            // SAFETY: the plugin returned the error to this caller.
-            Some(error) => Err(unsafe { self.plugin.api().take_error(error) }),
-        }
-    }
-
-    /// How this plugin's XLA shakes hands, `None` if it does not.
-    fn handshake(&self, platform: &str) -> Option<Handshake> {
-        Handshake::observe(|observer| {
-            // SAFETY: the observer is a handler of this program. Whether XLA calls its silence an
-            // error is of no interest.
-            let _ = unsafe { self.call(platform, b"pjrt_runtime.handshake", observer, 0) };
-        })
+fn rejected(target: &[u8], reason: String) -> Error {
+    Error::HandlerRejected {
+        target: String::from_utf8_lossy(target).into_owned(),
+        reason,
     }
 }
 

@@ -77,7 +77,7 @@ pub use executable::{Executable, ExecuteOptions};
 pub use extension::Extension;
 pub use host_data::{HostData, OwnedInput, ZERO_COPY_ALIGNMENT};
 pub use layout::Layout;
-pub use library::{Handler, Library};
+pub use library::{Handler, Library, Stages, StateType, TableEntry};
 pub use named_value::NamedValue;
 pub use plugin::Plugin;
 pub use view::View;

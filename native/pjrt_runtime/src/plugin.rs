@@ -1,6 +1,5 @@
 //! PJRT plugins: shared objects that carry a compiler and its devices.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::fs::File;
 use std::io::{Read, Seek};
@@ -15,7 +14,7 @@ use sha2::{Digest, Sha256};
 use crate::api::Api;
 use crate::args::Args;
 use crate::extension::{self, Extension};
-use crate::ffi::Registration;
+use crate::ffi::Registrations;
 use crate::named_value::{self, NamedValue};
 use crate::registry::{self, Registry};
 use crate::Error;
@@ -32,7 +31,7 @@ pub struct Plugin {
     version: (i32, i32),
     api: Api,
     /// The handlers that were registered, by platform and target.
-    pub(crate) handlers: Mutex<HashMap<(String, Vec<u8>), Registration>>,
+    pub(crate) handlers: Mutex<Registrations>,
     /// The plugin's file, to be read once for its fingerprint.
     file: Option<File>,
     fingerprint: OnceCell<[u8; 32]>,
@@ -110,7 +109,7 @@ impl Plugin {
             path,
             version,
             api,
-            handlers: Mutex::new(HashMap::new()),
+            handlers: Mutex::default(),
             file,
             fingerprint: OnceCell::new(),
         })

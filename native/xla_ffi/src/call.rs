@@ -1,4 +1,5 @@
 use crate::buffer::{Label, ResultMemory, Role, View};
+use crate::state::{Context, RawState};
 use crate::{sys, Arity, Attrs, Error, Operands, Result, Results};
 use std::any::Any;
 use std::ffi::{c_char, c_int, c_void};
@@ -25,16 +26,30 @@ pub struct Definition {
     pub attributes: Option<&'static [&'static str]>,
 }
 
+impl Definition {
+    /// The definition of another stage of the same handler. There are buffers in the last stage only: in those
+    /// before it their content is not there yet.
+    pub const fn of_stage(self, stage: c_int) -> Self {
+        Self {
+            stage,
+            operands: &[],
+            results: &[],
+            ..self
+        }
+    }
+}
+
 /// What the body of a handler is made from.
 #[derive(Debug)]
 pub struct Call<'a> {
     pub operands: Operands<'a>,
     pub results: Results<'a>,
     pub attributes: Attrs<'a>,
+    pub context: Context,
 }
 
 /// Runs a handler: answers XLA's question for metadata, or decodes the frame and calls the body. Whatever
-/// fails or panics in it becomes an XLA error.
+/// fails or panics in it becomes an XLA error. `state` is what the stage makes, if it does.
 ///
 /// # Safety
 ///
@@ -43,12 +58,13 @@ pub struct Call<'a> {
 pub unsafe fn run(
     frame: *mut sys::CallFrame,
     definition: &Definition,
+    state: Option<&'static RawState>,
     body: impl FnOnce(Call<'_>) -> Result<()>,
 ) -> *mut sys::Error {
     // Unwind safety: a body that panics may leave results half-written, and the error makes XLA discard them.
     // SAFETY: the caller's promise, passed on.
     let outcome = catch_unwind(AssertUnwindSafe(|| unsafe {
-        enter(frame, definition, body)
+        enter(frame, definition, state, body)
     }));
     let error = match outcome {
         Ok(Ok(())) => return ptr::null_mut(),
@@ -82,6 +98,7 @@ fn panic_message(payload: Box<dyn Any + Send>) -> String {
 unsafe fn enter(
     frame: *mut sys::CallFrame,
     definition: &Definition,
+    state: Option<&'static RawState>,
     body: impl FnOnce(Call<'_>) -> Result<()>,
 ) -> Result<()> {
     if frame.is_null() {
@@ -93,7 +110,7 @@ unsafe fn enter(
         // SAFETY: the size covers the field; the chain is XLA's.
         if let Some(metadata) = unsafe { find_metadata((*frame).extensions) } {
             // SAFETY: `metadata` was found in a valid frame.
-            return unsafe { answer(metadata, api(frame), definition) };
+            return unsafe { answer(metadata, api(frame), definition, state) };
         }
     }
     if !sys::covers!(struct_size, sys::CallFrame, attributes: sys::Attributes) {
@@ -131,12 +148,22 @@ fn stage_name(stage: c_int) -> String {
 /// `frame` points to a frame whose size covers its attributes, and which with all that it points to stays as it
 /// is for `'a`. It is decoded once.
 unsafe fn decode<'a>(frame: *const sys::CallFrame, definition: &Definition) -> Result<Call<'a>> {
-    // SAFETY: the caller's promise, passed on.
-    let (operands, results, attributes) = unsafe {
+    let (operands, results) = if definition.stage == sys::STAGE_EXECUTE {
+        // SAFETY: the caller's promise, passed on.
+        unsafe {
+            (
+                views(&raw const (*frame).operands, Role::Operand)?,
+                views(&raw const (*frame).results, Role::Result)?,
+            )
+        }
+    } else {
+        (Vec::new(), Vec::new())
+    };
+    // SAFETY: as above.
+    let (attributes, context) = unsafe {
         (
-            views(&raw const (*frame).operands, Role::Operand)?,
-            views(&raw const (*frame).results, Role::Result)?,
             Attrs::decode(&raw const (*frame).attributes)?,
+            Context::new((*frame).api, (*frame).context),
         )
     };
     let memory = ResultMemory::of(&results)?;
@@ -152,6 +179,7 @@ unsafe fn decode<'a>(frame: *const sys::CallFrame, definition: &Definition) -> R
         operands,
         results,
         attributes,
+        context,
     })
 }
 
@@ -236,6 +264,7 @@ unsafe fn answer(
     extension: *mut sys::MetadataExtension,
     api: *const sys::Api,
     definition: &Definition,
+    state: Option<&'static RawState>,
 ) -> Result<()> {
     let too_small = |what, size| Err(Error::internal(format!("{what} has {size} bytes only")));
     // SAFETY: `find_metadata` read the head of the extension already.
@@ -265,9 +294,15 @@ unsafe fn answer(
         };
         (*metadata).traits = definition.traits;
     }
+    if let Some(state) = state {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { state.register(api) }?;
+    }
     if sys::covers!(struct_size, sys::Metadata, state_type_id: sys::TypeId) {
-        // SAFETY: the size covers the field. Zero says that the handler keeps no state.
-        unsafe { (*metadata).state_type_id = sys::TypeId { id: 0 } };
+        // Zero says that this stage makes no state.
+        let id = state.map_or(sys::TypeId { id: 0 }, RawState::id);
+        // SAFETY: the size covers the field.
+        unsafe { (*metadata).state_type_id = id };
     }
     Ok(())
 }

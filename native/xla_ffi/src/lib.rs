@@ -34,8 +34,9 @@
 //!
 //! # Building one
 //!
-//! A handler lives in a shared object, which is loaded at run time and whose symbols are registered with XLA by
-//! the name that `call_target_name` says:
+//! A handler lives in a shared object, which is loaded at run time. [`library!`] exports a table of the names that
+//! `call_target_name` can say, and of the handler behind each; without a table, whoever loads the library says
+//! for each name which exported function is its handler.
 //!
 //! ```toml
 //! [lib]
@@ -78,6 +79,32 @@
 //! `[f64; 2]` for complex numbers. Attributes are never converted: an `i32` is read from an `s32` alone, that is
 //! from `7 : i32` in MLIR.
 //!
+//! # Work that is done once
+//!
+//! What depends on the attributes alone can be made when the program is compiled: a table that is parsed, a plan,
+//! a pool. It is the handler's *state*, of any type, kept for as long as the executable is:
+//!
+//! ```
+//! # struct Plan;
+//! # impl Plan { fn new(_: i64) -> xla_ffi::Result<Self> { Ok(Plan) } fn run(&self, _: &mut [f32]) {} }
+//! # use xla_ffi::{AliasedArg, Ret};
+//! xla_ffi::export! {
+//!     pub fn transform(x: AliasedArg<f32>) -> (y: Ret<f32>)
+//!     attrs { length: i64 }
+//!     state { plan: Plan = Plan::new(length)? }
+//!     {
+//!         y.copy_from(&x)?;
+//!         plan.run(&mut y);
+//!         Ok(())
+//!     }
+//! }
+//! ```
+//!
+//! [`export!`] says more of it, and of the stages in which XLA calls a handler. Not offered are states of the
+//! stages prepare and initialize, which last for one execution, the stage that records commands of a GPU, data
+//! that the caller adds to an execution (PJRT's user data), and results that are ready later than the handler
+//! returns.
+//!
 //! # Layouts
 //!
 //! Elements come in the order they lie in memory. That is row-major with the last dimension fastest, unless the
@@ -101,7 +128,7 @@
 //! XLA asks each handler for the version of the interface when it is registered, and drops those that do not
 //! answer or are newer than itself. The handlers here answer with XLA's own version, up to 0.4, and they read no
 //! field of a frame that its sender's `struct_size` does not count; so one shared object works with plugins of
-//! different age.
+//! different age. A handler with a state takes XLA FFI 0.2 or later.
 //!
 //! # Tests
 //!
@@ -114,7 +141,10 @@ mod data_type;
 mod element;
 mod error;
 mod export;
+mod library;
 mod signature;
+mod stages;
+mod state;
 pub mod sys;
 pub mod testing;
 
@@ -127,13 +157,17 @@ pub use data_type::DataType;
 pub use element::{Element, Pred};
 pub use error::{Code, Error, Result};
 pub use half;
+pub use library::{Entry, Library};
 pub use signature::{Arity, FromOperands, FromResults, Operands, Results};
+pub use stages::Stages;
 
 /// What the expansion of [`export!`] calls; not for use by hand.
 #[doc(hidden)]
 pub mod __private {
     pub use crate::call::{run, Call, Definition};
+    pub use crate::library::distinct;
     pub use crate::signature::in_order;
+    pub use crate::state::State;
 
     /// The name of a parameter as attributes and messages have it: that of `r#type` is `type`.
     pub const fn parameter_name(identifier: &'static str) -> &'static str {

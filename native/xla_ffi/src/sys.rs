@@ -83,6 +83,81 @@ pub struct ErrorCreateArgs {
 /// Makes an error object; the message is copied.
 pub type ErrorCreate = unsafe extern "C" fn(*mut ErrorCreateArgs) -> *mut Error;
 
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ErrorMessageArgs {
+    pub struct_size: usize,
+    pub extensions: *mut Extension,
+    pub error: *mut Error,
+    pub message: *const c_char,
+    /// Since 0.4.
+    pub code: c_int,
+}
+
+/// Lends an error's message, which lives as long as the error.
+pub type ErrorMessage = unsafe extern "C" fn(*mut ErrorMessageArgs);
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ErrorDestroyArgs {
+    pub struct_size: usize,
+    pub extensions: *mut Extension,
+    pub error: *mut Error,
+}
+
+pub type ErrorDestroy = unsafe extern "C" fn(*mut ErrorDestroyArgs);
+
+/// What XLA has to know of a type to own values of it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct TypeInfo {
+    pub struct_size: usize,
+    pub extensions: *mut Extension,
+    pub deleter: Option<Deleter>,
+}
+
+pub type Deleter = unsafe extern "C" fn(*mut c_void);
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct TypeRegisterArgs {
+    pub struct_size: usize,
+    pub extensions: *mut Extension,
+    pub name: ByteSpan,
+    pub type_id: *mut TypeId,
+    pub type_info: *const TypeInfo,
+}
+
+/// Registers a type under the given id, or under a new one where that is 0; once more under the same name and id
+/// is no error.
+pub type TypeRegister = unsafe extern "C" fn(*mut TypeRegisterArgs) -> *mut Error;
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct StateArgs {
+    pub struct_size: usize,
+    pub extensions: *mut Extension,
+    pub context: *mut InvokeContext,
+    /// The stage that makes the state.
+    pub stage: c_int,
+    pub type_id: *mut TypeId,
+    pub state: *mut c_void,
+}
+
+/// [`StateArgs`] of version 0.2, where the only stage to make a state was the first one.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct OldStateArgs {
+    pub struct_size: usize,
+    pub extensions: *mut Extension,
+    pub context: *mut InvokeContext,
+    pub type_id: *mut TypeId,
+    pub state: *mut c_void,
+}
+
+/// Gives a state to XLA, or gets it back; the argument is one of the two layouts above.
+pub type State = unsafe extern "C" fn(*mut c_void) -> *mut Error;
+
 /// The start of XLA's table of functions, as far as this crate calls it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -92,6 +167,16 @@ pub struct Api {
     pub version: ApiVersion,
     pub internal: *const c_void,
     pub error_create: Option<ErrorCreate>,
+    pub error_message: Option<ErrorMessage>,
+    pub error_destroy: Option<ErrorDestroy>,
+    pub handler_register: *const c_void,
+    pub stream_get: *const c_void,
+    /// Of another signature before 0.2.
+    pub type_register: Option<TypeRegister>,
+    pub context_get: *const c_void,
+    /// Of another signature before 0.2.
+    pub state_set: Option<State>,
+    pub state_get: Option<State>,
 }
 
 #[repr(C)]
@@ -192,6 +277,16 @@ pub struct MetadataExtension {
 /// A handler, as XLA calls it: null means success, an error belongs to XLA from then on.
 pub type Handler = unsafe extern "C" fn(*mut CallFrame) -> *mut Error;
 
+/// The handlers of one custom call, one for each stage that it takes part in.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Stages {
+    pub instantiate: Option<Handler>,
+    pub prepare: Option<Handler>,
+    pub initialize: Option<Handler>,
+    pub execute: Handler,
+}
+
 /// The number of bytes a struct must have for one of its fields to be there in full.
 macro_rules! end_of {
     ($type:ty, $field:ident: $field_type:ty) => {{
@@ -221,6 +316,18 @@ const _: () = {
     assert!(end_of!(ErrorCreateArgs, code: c_int) == 28);
     assert!(offset_of!(Api, version) == 16);
     assert!(offset_of!(Api, error_create) == 48);
+    assert!(end_of!(ErrorMessageArgs, message: *const c_char) == 32);
+    assert!(end_of!(ErrorMessageArgs, code: c_int) == 36);
+    assert!(size_of::<ErrorDestroyArgs>() == 24);
+    assert!(size_of::<TypeInfo>() == 24);
+    assert!(offset_of!(TypeRegisterArgs, type_id) == 32);
+    assert!(size_of::<TypeRegisterArgs>() == 48);
+    assert!(offset_of!(StateArgs, type_id) == 32);
+    assert!(size_of::<StateArgs>() == 48);
+    assert!(size_of::<OldStateArgs>() == 40);
+    assert!(offset_of!(Api, type_register) == 88);
+    assert!(offset_of!(Api, state_get) == 112);
+    assert!(size_of::<Stages>() == 32);
     assert!(size_of::<Buffer>() == 48);
     assert!(offset_of!(Buffer, data_type) == 16);
     assert!(offset_of!(Buffer, data) == 24);

@@ -28,10 +28,14 @@
 //! # Ok::<(), xla_ffi::Error>(())
 //! ```
 
-use crate::{sys, Code, DataType, Element, Error, Pred, Result};
+use crate::{sys, Code, DataType, Element, Error, Pred, Result, Stages};
 use half::{bf16, f16};
-use std::ffi::{c_int, c_void, CStr};
-use std::{mem, ptr, slice};
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::ffi::{c_int, c_void, CStr, CString};
+use std::marker::PhantomData;
+use std::sync::{Mutex, PoisonError};
+use std::{fmt, mem, ptr, slice};
 
 /// The value of an attribute to be passed to a handler.
 ///
@@ -303,6 +307,177 @@ impl Frame {
     }
 }
 
+/// A handler's instance in a program, with the state that the handler made for it, if it does.
+///
+/// ```
+/// use xla_ffi::testing::{Executable, Frame};
+///
+/// xla_ffi::export! {
+///     /// The number of letters, counted once.
+///     fn doc_testing_letters() -> (count: xla_ffi::Ret<i64>)
+///     attrs { text: &str }
+///     state { letters: usize = text.chars().filter(|c| c.is_alphabetic()).count() }
+///     {
+///         count.fill(*letters as i64);
+///         Ok(())
+///     }
+/// }
+///
+/// let mut frame = Frame::new().result::<i64>(&[]).attribute("text", "to be");
+/// let executable = Executable::<doc_testing_letters>::new(&frame)?;
+/// executable.run(&mut frame)?;
+/// assert_eq!(frame.values::<i64>(0), [4]);
+/// # Ok::<(), xla_ffi::Error>(())
+/// ```
+pub struct Executable<H> {
+    context: Box<Context>,
+    handler: PhantomData<fn() -> H>,
+}
+
+/// What stands behind the context that frames carry.
+#[derive(Default)]
+struct Context {
+    state: Cell<Option<(i64, *mut c_void)>>,
+}
+
+impl<H: Stages> Executable<H> {
+    /// Calls the handler for the instantiate stage, if there is one, with the attributes of the frame.
+    pub fn new(frame: &Frame) -> Result<Self> {
+        let executable = Self {
+            context: Box::default(),
+            handler: PhantomData,
+        };
+        let mut attributes = Frame {
+            attributes: frame.attributes.clone(),
+            ..Frame::default()
+        };
+        executable.call(
+            &mut attributes,
+            H::STAGES.instantiate,
+            sys::STAGE_INSTANTIATE,
+        )?;
+        Ok(executable)
+    }
+
+    /// Calls the handlers for the stages prepare, initialize and execute, those that there are.
+    pub fn run(&self, frame: &mut Frame) -> Result<()> {
+        self.call(frame, H::STAGES.prepare, sys::STAGE_PREPARE)?;
+        self.call(frame, H::STAGES.initialize, sys::STAGE_INITIALIZE)?;
+        self.call(frame, Some(H::STAGES.execute), sys::STAGE_EXECUTE)
+    }
+
+    fn call(&self, frame: &mut Frame, handler: Option<sys::Handler>, stage: c_int) -> Result<()> {
+        let Some(handler) = handler else {
+            return Ok(());
+        };
+        let context = ptr::from_ref(&*self.context).cast_mut().cast();
+        // SAFETY: `Stages` vouches for the handler; the frame is as it should be.
+        unsafe {
+            frame.call_altered(handler, |raw| {
+                raw.stage = stage;
+                raw.context = context;
+            })
+        }
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        let Some((id, state)) = self.state.take() else {
+            return;
+        };
+        if let Some(deleter) = types().get(&id).copied() {
+            // SAFETY: the state is of the type that was registered with this id, and nobody has it any more.
+            unsafe { deleter(state) };
+        }
+    }
+}
+
+impl<H> fmt::Debug for Executable<H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Executable")
+            .field("has_state", &self.context.state.get().is_some())
+            .finish()
+    }
+}
+
+/// The types that handlers registered, by their ids.
+fn types() -> std::sync::MutexGuard<'static, BTreeMap<i64, sys::Deleter>> {
+    static TYPES: Mutex<BTreeMap<i64, sys::Deleter>> = Mutex::new(BTreeMap::new());
+    TYPES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+unsafe extern "C" fn register_type(args: *mut sys::TypeRegisterArgs) -> *mut sys::Error {
+    // SAFETY: called by `RawState::register`, with arguments for XLA's function of this purpose.
+    let (id, deleter) = unsafe { ((*(*args).type_id).id, (*(*args).type_info).deleter) };
+    match deleter {
+        Some(deleter) if id != 0 => {
+            types().insert(id, deleter);
+            ptr::null_mut()
+        }
+        _ => error("a type without an id or a deleter"),
+    }
+}
+
+unsafe extern "C" fn set_state(args: *mut c_void) -> *mut sys::Error {
+    // SAFETY: called by `Context::exchange`, with arguments for XLA's function of this purpose.
+    let (args, context) = unsafe { state_args(args) };
+    match context {
+        None => error("no context"),
+        Some(context) if context.state.get().is_some() => error("the state is set"),
+        Some(context) => {
+            // SAFETY: as above.
+            let (id, state) = unsafe { ((*(*args).type_id).id, (*args).state) };
+            context.state.set(Some((id, state)));
+            ptr::null_mut()
+        }
+    }
+}
+
+unsafe extern "C" fn get_state(args: *mut c_void) -> *mut sys::Error {
+    // SAFETY: called by `Context::exchange`, with arguments for XLA's function of this purpose.
+    let (args, context) = unsafe { state_args(args) };
+    // SAFETY: as above.
+    let wanted = unsafe { (*(*args).type_id).id };
+    match context.and_then(|context| context.state.get()) {
+        None => error("State is not set"),
+        Some((id, _)) if id != wanted => error("the state is of another type"),
+        Some((_, state)) => {
+            // SAFETY: as above.
+            unsafe { (*args).state = state };
+            ptr::null_mut()
+        }
+    }
+}
+
+/// # Safety
+///
+/// `args` are [`sys::StateArgs`], whose context is null or that of a living [`Executable`].
+unsafe fn state_args<'a>(args: *mut c_void) -> (*mut sys::StateArgs, Option<&'a Context>) {
+    let args: *mut sys::StateArgs = args.cast();
+    // SAFETY: the caller's promise.
+    (args, unsafe { (*args).context.cast::<Context>().as_ref() })
+}
+
+fn error(message: &str) -> *mut sys::Error {
+    Box::into_raw(Box::new(Error::internal(message))).cast()
+}
+
+unsafe extern "C" fn error_message(args: *mut sys::ErrorMessageArgs) {
+    // SAFETY: called with an error of this module's. The text is leaked, as a test can afford.
+    unsafe {
+        let error = &*(*args).error.cast::<Error>();
+        (*args).message = CString::new(error.message().replace('\0', "\\0"))
+            .map_or(ptr::null(), |text| text.into_raw().cast_const());
+        (*args).code = error.code() as c_int;
+    }
+}
+
+unsafe extern "C" fn destroy_error(args: *mut sys::ErrorDestroyArgs) {
+    // SAFETY: called with an error of this module's, which nobody uses any more.
+    let _ = unsafe { take_error((*args).error) };
+}
+
 /// Asks a handler for its metadata, as XLA does when the handler is registered, and returns the API version it
 /// answers with. XLA drops a handler that has no answer.
 ///
@@ -310,6 +485,15 @@ impl Frame {
 ///
 /// As for [`Frame::call`].
 pub unsafe fn api_version(handler: sys::Handler) -> Result<Option<(i32, i32)>> {
+    // SAFETY: the caller's promise, passed on.
+    let sys::ApiVersion { major, minor, .. } = unsafe { metadata(handler) }?.api_version;
+    Ok((major >= 0).then_some((major, minor)))
+}
+
+/// # Safety
+///
+/// As for [`Frame::call`].
+pub(crate) unsafe fn metadata(handler: sys::Handler) -> Result<sys::Metadata> {
     let mut metadata = sys::Metadata {
         struct_size: size_of::<sys::Metadata>(),
         api_version: sys::ApiVersion {
@@ -333,8 +517,7 @@ pub unsafe fn api_version(handler: sys::Handler) -> Result<Option<(i32, i32)>> {
     // SAFETY: the caller's promise, passed on; the extension outlives the call.
     unsafe { Frame::new().call_altered(handler, |frame| frame.extensions = extensions) }?;
     // SAFETY: read through the pointer that the handler got, as it may have written through it.
-    let sys::ApiVersion { major, minor, .. } = unsafe { (*extension.metadata).api_version };
-    Ok((major >= 0).then_some((major, minor)))
+    Ok(unsafe { *extension.metadata })
 }
 
 pub(crate) fn api() -> sys::Api {
@@ -349,6 +532,14 @@ pub(crate) fn api() -> sys::Api {
         },
         internal: ptr::null(),
         error_create: Some(create_error),
+        error_message: Some(error_message),
+        error_destroy: Some(destroy_error),
+        handler_register: ptr::null(),
+        stream_get: ptr::null(),
+        type_register: Some(register_type),
+        context_get: ptr::null(),
+        state_set: Some(set_state),
+        state_get: Some(get_state),
     }
 }
 

@@ -5,6 +5,8 @@ use crate::*;
 use std::ffi::c_int;
 use std::{mem, ptr};
 
+mod stages;
+
 export! {
     /// All the kinds of parameters there are.
     fn unit_everything(a: Arg<f32>, b: AnyArg, c: Option<Arg<i32>>, rest: Vec<AnyArg>)

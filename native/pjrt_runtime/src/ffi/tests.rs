@@ -1,10 +1,17 @@
 use super::handshake::{
     CallFrame, FfiApi, HandlerFunction, InternalExtension, MetadataExtension, METADATA,
 };
+use super::registrar::{OldRegisterHandlerArgs, RegisterFunction, Route};
 use super::*;
 use crate::test_support::client;
-use crate::{CompileOptions, ElementType, HostInput};
+use crate::{CompileOptions, ElementType, Executable, HostInput};
+use pjrt_sys::PJRT_Error;
 use std::cell::Cell;
+use std::ffi::{c_char, c_int, c_void};
+use std::ptr::{null_mut, NonNull};
+
+mod gpu;
+mod stages;
 
 /// `XLA_FFI_Buffer`.
 #[repr(C)]
@@ -87,16 +94,28 @@ fn handler(function: HandlerFunction, origin: &str) -> Handler {
     unsafe { Handler::from_function(address, origin) }
 }
 
-fn call(target: &str) -> Result<Vec<Vec<u8>>, Error> {
+fn compile(target: &str) -> Result<Executable, Error> {
+    compile_with(target, "")
+}
+
+/// A program that calls the target on two floats, with these attributes.
+fn compile_with(target: &str, attributes: &str) -> Result<Executable, Error> {
     let program = format!(
         "func.func @main(%arg0: tensor<2xf32>) -> tensor<2xf32> {{
            %0 = \"stablehlo.custom_call\"(%arg0)
-             {{call_target_name = \"{target}\", api_version = 4 : i32}}
+             {{call_target_name = \"{target}\", api_version = 4 : i32, backend_config = {{{attributes}}}}}
              : (tensor<2xf32>) -> tensor<2xf32>
            return %0 : tensor<2xf32>
          }}"
     );
-    let executable = client().compile(program.as_bytes(), &CompileOptions::default())?;
+    client().compile(program.as_bytes(), &CompileOptions::default())
+}
+
+fn call(target: &str) -> Result<Vec<Vec<u8>>, Error> {
+    run(&compile(target)?)
+}
+
+fn run(executable: &Executable) -> Result<Vec<Vec<u8>>, Error> {
     let data: Vec<u8> = [1.5f32, -4.0]
         .iter()
         .flat_map(|value| value.to_ne_bytes())
@@ -131,8 +150,8 @@ fn a_handler_may_be_registered_again_and_another_one_may_not() {
             .register_handler(b"test.again", &second, 0)
             .unwrap_err()
             .to_string(),
-        "target \"test.again\" already has another handler on platform Host: double; a process \
-         keeps the first one, choose another target name"
+        "target \"test.again\" already has a handler on platform Host, double, and cannot have \
+         other: a process keeps the first one, choose another target name"
     );
 }
 
@@ -180,10 +199,21 @@ fn a_target_without_a_handler_gets_the_plugins_words() {
 
 #[test]
 fn the_plugins_handshake_is_observed() {
-    let registrar = Registrar::of(client().plugin()).unwrap();
+    let registrar = registrar();
     let observed = registrar.handshake("Host").unwrap();
     assert!(observed.frame_size >= 168, "{}", observed.frame_size);
     assert!(observed.metadata_size >= 36, "{}", observed.metadata_size);
+}
+
+fn registrar() -> Registrar<'static> {
+    let plugin = client().plugin();
+    Registrar::of(plugin.api(), plugin.api_version().1, plugin.path()).unwrap()
+}
+
+fn function_of(registrar: &Registrar<'_>) -> RegisterFunction {
+    match registrar.route {
+        Route::Ffi { function, .. } | Route::Gpu { function, .. } => function,
+    }
 }
 
 /// `XLA_FFI_Error_Create_Args`.
@@ -266,9 +296,8 @@ unsafe extern "C" fn old_register(args: *mut c_void) -> *mut PJRT_Error {
     // SAFETY: the struct is as large as its size says, and the plugin refuses the size 8.
     unsafe {
         if (*args).struct_size < 60 {
-            let function = Registrar::of(client().plugin()).unwrap().function;
             let mut size = 8usize;
-            return function((&raw mut size).cast());
+            return function_of(&registrar())((&raw mut size).cast());
         }
         OLD_CALL.set(Some((
             (*args).api_version,
@@ -282,13 +311,15 @@ unsafe extern "C" fn old_register(args: *mut c_void) -> *mut PJRT_Error {
 #[test]
 fn a_plugin_of_the_old_layout_gets_the_old_layout() {
     let registrar = Registrar {
-        plugin: client().plugin(),
-        function: old_register,
-        new_layout: false,
+        api: client().plugin().api(),
+        route: Route::Ffi {
+            function: old_register,
+            new_layout: false,
+        },
     };
     let double = handler(double, "double").address();
     // SAFETY: the function above keeps the address and does not call it.
-    let result = unsafe { registrar.call("Host", b"test.old", double, 1) };
+    let result = unsafe { registrar.register_ffi("Host", b"test.old", double, 1) };
     assert_eq!(result, Ok(()));
     assert_eq!(OLD_CALL.get(), Some((1, double.as_ptr().addr(), 1)));
 }
@@ -296,12 +327,15 @@ fn a_plugin_of_the_old_layout_gets_the_old_layout() {
 #[test]
 fn a_plugin_of_the_new_layout_is_recognised_without_its_version() {
     let registrar = Registrar {
-        new_layout: false,
-        ..Registrar::of(client().plugin()).unwrap()
+        route: Route::Ffi {
+            function: function_of(&registrar()),
+            new_layout: false,
+        },
+        ..registrar()
     };
     let double = handler(double, "double").address();
     // SAFETY: `double` is a handler and part of this program.
-    let result = unsafe { registrar.call("Host", b"test.new", double, 0) };
+    let result = unsafe { registrar.register_ffi("Host", b"test.new", double, 0) };
     assert_eq!(result, Ok(()));
     assert!(call("test.new").is_ok());
 }

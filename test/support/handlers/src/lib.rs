@@ -25,6 +25,28 @@ fn list<T: ToString>(items: impl IntoIterator<Item = T>) -> String {
 }
 
 static NOTHING_CALLS: AtomicI64 = AtomicI64::new(0);
+static FACTORS_MADE: AtomicI64 = AtomicI64::new(0);
+static FACTORS_ALIVE: AtomicI64 = AtomicI64::new(0);
+
+/// A number that was read from text.
+struct Factor(f32);
+
+impl Factor {
+    fn parse(text: &str) -> Result<Self> {
+        let factor = text
+            .parse()
+            .map_err(|error| Error::invalid_argument(format!("attribute \"factor\": {error}")))?;
+        FACTORS_MADE.fetch_add(1, Ordering::SeqCst);
+        FACTORS_ALIVE.fetch_add(1, Ordering::SeqCst);
+        Ok(Self(factor))
+    }
+}
+
+impl Drop for Factor {
+    fn drop(&mut self) {
+        FACTORS_ALIVE.fetch_sub(1, Ordering::SeqCst);
+    }
+}
 
 xla_ffi::export! {
     /// y = a + b. Refuses a result in the memory of an operand.
@@ -142,6 +164,35 @@ xla_ffi::export! {
         y.copy_from(&x)
     }
 
+    /// y = factor * x, with a factor that is parsed once for each executable.
+    pub fn test_parsed_scale_f32(x: Arg<f32>) -> (y: Ret<f32>)
+    attrs { factor: &str }
+    state { parsed: Factor = Factor::parse(factor)? }
+    {
+        same_len(&x, &y)?;
+        y.iter_mut().zip(x.iter()).for_each(|(y, x)| *y = parsed.0 * x);
+        Ok(())
+    }
+
+    /// The same, uncounted.
+    pub fn test_kept_scale_f32(x: Arg<f32>) -> (y: Ret<f32>)
+    attrs { factor: &str }
+    state {
+        kept: f32 = factor.parse().map_err(|error| Error::invalid_argument(format!("{error}")))?
+    }
+    {
+        same_len(&x, &y)?;
+        y.iter_mut().zip(x.iter()).for_each(|(y, x)| *y = kept * x);
+        Ok(())
+    }
+
+    /// How many factors `test_parsed_scale_f32` has parsed, and how many of them are alive.
+    pub fn test_factor_counts() -> (made: Ret<i64>, alive: Ret<i64>) {
+        made.fill(FACTORS_MADE.load(Ordering::SeqCst));
+        alive.fill(FACTORS_ALIVE.load(Ordering::SeqCst));
+        Ok(())
+    }
+
     /// Every byte of the result is `byte`.
     pub fn test_fill_bytes() -> (y: AnyRet)
     attrs { byte: u8 }
@@ -162,6 +213,12 @@ xla_ffi::export! {
         address.fill(x.as_ptr() as u64);
         Ok(())
     }
+}
+
+xla_ffi::library! {
+    "table.copy" => test_copy,
+    "table.parsed_scale" => test_parsed_scale_f32,
+    "table.factor_counts" => test_factor_counts,
 }
 
 fn describe(
