@@ -23,7 +23,7 @@ defmodule EXLA.CustomCall.Attribute do
   Types are Nx types, as in `EXLA.CustomCall.Typespec`.
   """
 
-  alias EXLA.CustomCall.{Error, Typespec}
+  alias EXLA.CustomCall.{Error, Native, SpecTerms, Typespec}
 
   @doc """
   An integer of the given type, default `{:s, 64}`; refused when it does not fit.
@@ -157,11 +157,16 @@ defmodule EXLA.CustomCall.Attribute do
   @doc """
   A dictionary of attribute texts: a map, or a list of `{name, text}` pairs.
 
+  The texts are parsed, each alone, as those of a spec are.
+
   ## Examples
 
       iex> alias EXLA.CustomCall.Attribute
       iex> Attribute.dictionary(%{"size" => Attribute.integer(2), "same" => Attribute.boolean(true)})
-      ~S({"same" = true, "size" = 2 : i64})
+      "{same = true, size = 2 : i64}"
+
+      iex> EXLA.CustomCall.Attribute.dictionary([{"a", "1 : i64, evil = 2"}])
+      ** (ArgumentError) dictionary: the text of "a" is not an MLIR attribute: found trailing characters: ', evil = 2', at line 1, column 8: "1 : i64, evil = 2"
   """
   @spec dictionary(%{String.t() => binary()} | [{String.t(), binary()}]) :: String.t()
   def dictionary(entries) when is_map(entries) and not is_struct(entries) do
@@ -169,14 +174,12 @@ defmodule EXLA.CustomCall.Attribute do
   end
 
   def dictionary(entries) do
-    Error.unwrap!(EXLA.CustomCall.SpecTerms.check_pairs(entries, "dictionary"))
+    Error.unwrap!(SpecTerms.check_pairs(entries, :dictionary))
 
-    entries =
-      entries
-      |> Enum.sort()
-      |> Enum.map_join(", ", fn {name, text} -> "#{string(name)} = #{text}" end)
-
-    "{#{entries}}"
+    case Native.attribute_dictionary(entries) do
+      {:ok, text} -> text
+      {:error, error} -> Error.unwrap!({:error, Error.from_native(error)})
+    end
   end
 
   @doc """
@@ -357,7 +360,7 @@ defmodule EXLA.CustomCall.Attribute do
 
   # The factors of a dimension, without those of size 1 where there are others.
   defp factors(dimension, sizes) do
-    names = List.wrap(dimension)
+    names = dimension |> List.wrap() |> list!()
 
     for name <- names, not is_map_key(sizes, name) do
       raise ArgumentError, "the factor #{inspect(name)} has no size; give one for each factor"
@@ -389,7 +392,7 @@ defmodule EXLA.CustomCall.Attribute do
   defp layout(dimensions) do
     rank = length(list!(dimensions))
 
-    if Enum.sort(dimensions) != Enum.to_list(0..(rank - 1)//1) do
+    if Enum.sort(dimensions) !== Enum.to_list(0..(rank - 1)//1) do
       raise ArgumentError,
             "expected a layout to hold each of 0 to #{rank - 1} once, got: " <>
               inspect(dimensions, charlists: :as_lists)
@@ -501,7 +504,7 @@ defmodule EXLA.CustomCall.Attribute do
   end
 
   defp list!(list) do
-    unless EXLA.CustomCall.SpecTerms.proper_list?(list) do
+    unless SpecTerms.proper_list?(list) do
       raise ArgumentError, "expected a list, got: #{inspect(list)}"
     end
 

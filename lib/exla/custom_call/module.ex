@@ -157,6 +157,8 @@ defmodule EXLA.CustomCall.Module do
     with nil <- Native.module_text(ref), do: unwrap_native!(Native.module_to_text_dirty(ref))
   end
 
+  def to_string(other), do: not_a_module!(other)
+
   @doc """
   The module as MLIR bytecode: what `EXLA.CustomCall.Client.compile/3` hands to XLA.
 
@@ -169,6 +171,7 @@ defmodule EXLA.CustomCall.Module do
   """
   @spec to_bytecode(t()) :: binary()
   def to_bytecode(%__MODULE__{bytecode: bytecode}), do: bytecode
+  def to_bytecode(other), do: not_a_module!(other)
 
   @doc """
   The custom calls that the module holds, read back from it, in the order in which it prints.
@@ -210,6 +213,13 @@ defmodule EXLA.CustomCall.Module do
     end
   end
 
+  def custom_calls(other), do: not_a_module!(other)
+
+  @spec not_a_module!(term()) :: no_return()
+  defp not_a_module!(other) do
+    raise ArgumentError, "expected an EXLA.CustomCall.Module, got: #{inspect(other)}"
+  end
+
   # A context that others may be using can keep its caller waiting.
   defp native_build(nil, graph, operations, bytes)
        when operations <= @light_operations and bytes <= @light_bytes do
@@ -220,8 +230,9 @@ defmodule EXLA.CustomCall.Module do
     Native.module_build_dirty(context, graph)
   end
 
-  # What the package wrote itself is read back without fail.
+  # What was built is read back without fail, or it is a bug worth a report.
   defp unwrap_native!({:ok, value}), do: value
+  defp unwrap_native!({:error, native}), do: raise(Error.from_native(native))
 
   defp split_results(results) do
     if SpecTerms.proper_list?(results) do

@@ -20,6 +20,8 @@ defmodule EXLA.CustomCall.Native do
 
   def context_new(_max_nesting, _max_text_bytes), do: stub()
 
+  def attribute_dictionary(_entries), do: stub()
+
   def module_build(_context, _graph), do: stub()
   def module_build_dirty(_context, _graph), do: stub()
   def module_text(_module), do: stub()

@@ -79,7 +79,13 @@ defmodule EXLA.CustomCall.Plugin do
   @spec resolve(plugin(), [option()]) :: {:ok, Path.t()} | {:error, String.t()}
   def resolve(plugin, opts \\ [])
 
-  def resolve(path, _opts) when is_binary(path), do: {:ok, path}
+  def resolve(path, _opts) when is_binary(path) do
+    if String.valid?(path) and not String.contains?(path, <<0>>) do
+      {:ok, path}
+    else
+      {:error, "the path of a plugin is UTF-8 text, found #{inspect(path)}"}
+    end
+  end
 
   def resolve(:cpu, opts) do
     with {:ok, build} <- build(opts),

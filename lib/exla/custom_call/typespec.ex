@@ -13,8 +13,8 @@ defmodule EXLA.CustomCall.Typespec do
   | `{:bf, 16}`, `{:f, 16}`, `{:f, 32}`, `{:f, 64}` | `bf16`, `f16`, `f32`, `f64` | 2, 2, 4, 8 |
   | `{:c, 64}`, `{:c, 128}` | `complex<f32>`, `complex<f64>` | 8, 16 |
 
-  An element of less than a byte takes a whole one in binaries, its value in the low bits, as in
-  XLA's host literals.
+  An element of less than a byte takes a whole one in binaries, an 8-bit integer of its value, as in
+  XLA's host literals: -1 is 255 as an `s4`, too. A `pred` is 0 or 1.
 
   A shape is a tuple of dimensions, each 0 or more; `{}` is a scalar.
   """
@@ -150,6 +150,8 @@ defmodule EXLA.CustomCall.Typespec do
     Tuple.product(shape) * element_size(type)
   end
 
+  def byte_size(other), do: not_a_typespec!(other)
+
   @doc """
   The typespec as StableHLO writes it.
 
@@ -164,6 +166,13 @@ defmodule EXLA.CustomCall.Typespec do
   def to_text(%__MODULE__{type: type, shape: shape}) do
     dimensions = shape |> Tuple.to_list() |> Enum.map_join(&"#{&1}x")
     "tensor<#{dimensions}#{element_text(type)}>"
+  end
+
+  def to_text(other), do: not_a_typespec!(other)
+
+  @spec not_a_typespec!(term()) :: no_return()
+  defp not_a_typespec!(other) do
+    raise ArgumentError, "expected an EXLA.CustomCall.Typespec, got: #{inspect(other)}"
   end
 
   @doc false

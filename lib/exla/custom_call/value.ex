@@ -105,7 +105,9 @@ defmodule EXLA.CustomCall.Value do
       #EXLA.CustomCall.Value<stablehlo.convert f32[2]>
   """
   @spec convert(t(), Typespec.type() | atom()) :: t()
-  def convert(%__MODULE__{typespec: %Typespec{shape: shape, type: from}} = value, type) do
+  def convert(value, type) do
+    [%{typespec: %{type: from, shape: shape}}] = values!([value], "value")
+
     if from == :token do
       raise ArgumentError,
             "a token has no element type that could be converted to #{inspect(type)}"
@@ -181,8 +183,10 @@ defmodule EXLA.CustomCall.Value do
       2
   """
   @spec region([Typespec.t() | map()], ([t()] -> [t()]), keyword()) :: Region.t()
-  def region(arguments, fun, opts \\ []) when is_function(fun, 1) do
+  def region(arguments, fun, opts \\ []) do
     opts = options!(opts, terminator: nil, effects: nil)
+    check_function!(fun, "the body of a region")
+    opts[:effects] && check_function!(opts[:effects], ":effects of a region")
     id = make_ref()
 
     arguments =
@@ -245,6 +249,10 @@ defmodule EXLA.CustomCall.Value do
       raise ArgumentError, "expected the name of a function as a binary, got: #{inspect(name)}"
     end
 
+    unless is_boolean(opts[:private]) do
+      raise ArgumentError, "expected :private to be a boolean, got: #{inspect(opts[:private])}"
+    end
+
     %Function{
       id: make_ref(),
       name: name,
@@ -257,6 +265,8 @@ defmodule EXLA.CustomCall.Value do
 
   @doc "A call of a function, with its results."
   @spec call(Function.t(), [t()]) :: [t()]
+  def call(function, operands)
+
   def call(%Function{} = function, operands) do
     many(%Operation{
       id: make_ref(),
@@ -264,6 +274,18 @@ defmodule EXLA.CustomCall.Value do
       operands: values!(operands, "operands"),
       results: Enum.map(function.results, & &1.typespec)
     })
+  end
+
+  def call(other, _operands) do
+    raise ArgumentError,
+          "expected a function of EXLA.CustomCall.Value.function/4, got: #{inspect(other)}"
+  end
+
+  defp check_function!(fun, place) do
+    unless is_function(fun, 1) do
+      raise ArgumentError,
+            "expected #{place} to be a function of the region's arguments, got: #{inspect(fun)}"
+    end
   end
 
   defp one(operation), do: operation |> many() |> hd()
@@ -286,11 +308,11 @@ defmodule EXLA.CustomCall.Value do
   @doc false
   def check_values(values, place) do
     if SpecTerms.proper_list?(values) do
-      case Enum.find(values, &(not match?(%__MODULE__{typespec: %Typespec{}}, &1))) do
-        nil ->
-          {:ok, values}
+      Enum.find_value(values, {:ok, values}, fn
+        %__MODULE__{typespec: %Typespec{}} ->
+          nil
 
-        %__MODULE__{operation: operation} ->
+        %__MODULE__{operation: %Operation{} = operation} ->
           {:error,
            Error.new(
              :graph,
@@ -300,7 +322,7 @@ defmodule EXLA.CustomCall.Value do
         other ->
           {:error,
            Error.new(:argument, "#{place}: expected values, got: #{inspect(other)} among them")}
-      end
+      end)
     else
       {:error,
        Error.new(:argument, "#{place}: expected a list of values, got: #{inspect(values)}")}

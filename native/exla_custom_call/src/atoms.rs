@@ -58,6 +58,7 @@ pub(crate) fn field(name: &str) -> rustler::Atom {
         "api_version" => api_version(),
         "attributes" => attributes(),
         "backend_config" => backend_config(),
+        "dictionary" => dictionary(),
         "mlir_attributes" => mlir_attributes(),
         "module_attributes" => module_attributes(),
         "operation_attributes" => operation_attributes(),

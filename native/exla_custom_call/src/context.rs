@@ -1,6 +1,10 @@
-use crate::reaper;
-use rustler::{Resource, ResourceArc};
-use stablehlo_custom_call::{Context, Limits};
+use crate::{
+    error::{binary, Error},
+    graph::{self, Refusal},
+    reaper,
+};
+use rustler::{Binary, Env, NifResult, Resource, ResourceArc, Term};
+use stablehlo_custom_call::{dictionary_text, Context, Limits};
 
 /// An MLIR context that modules can be built in.
 pub(crate) struct ContextResource {
@@ -34,4 +38,19 @@ fn context_new(max_nesting: usize, max_text_bytes: usize) -> ResourceArc<Context
             max_text_bytes,
         })),
     })
+}
+
+/// The text of a dictionary of `{name, text}` entries, each parsed alone.
+#[rustler::nif(schedule = "DirtyCpu")]
+fn attribute_dictionary<'a>(
+    env: Env<'a>,
+    entries: Term<'a>,
+) -> NifResult<Result<Binary<'a>, Error>> {
+    let entries = match graph::named_texts(entries) {
+        Ok(entries) => entries,
+        Err(Refusal::Graph(error)) => return Ok(Err(error)),
+        Err(Refusal::Term(error)) => return Err(error),
+    };
+    let text = dictionary_text(&Context::new(Limits::default()), &entries);
+    Ok(text.map(|text| binary(env, &text)).map_err(Error::from))
 }

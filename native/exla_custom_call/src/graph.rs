@@ -151,7 +151,7 @@ fn tensor_type(term: Term<'_>) -> Decoded<Type> {
     })
 }
 
-fn named_texts(term: Term<'_>) -> Decoded<Vec<NamedText<'_>>> {
+pub(crate) fn named_texts(term: Term<'_>) -> Decoded<Vec<NamedText<'_>>> {
     list(term, |term| {
         let (name, text): (Term, Term) = term.decode()?;
         Ok(NamedText {

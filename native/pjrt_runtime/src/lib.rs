@@ -45,6 +45,7 @@ mod client;
 mod compile_options;
 mod description;
 mod element_type;
+mod elf;
 mod error;
 mod event;
 mod executable;

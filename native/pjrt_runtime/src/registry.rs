@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
+use crate::elf;
 use crate::Error;
 
 /// What was made of a shared object, by the object's canonical path.
@@ -55,6 +56,10 @@ impl<T> Registry<T> {
 /// `dlopen` with all symbols resolved at once and none of them offered to other libraries: two
 /// plugins carry two versions of the same symbols.
 pub(crate) fn open(path: &Path) -> Result<Library, Error> {
+    elf::check(path).map_err(|reason| Error::NotASharedObject {
+        path: path.to_owned(),
+        reason,
+    })?;
     // SAFETY: loading runs the object's constructors. That a file given as a plugin or as a handler
     // library is one that may run in this process is the user's word.
     unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }.map_err(|error| {

@@ -1,5 +1,5 @@
 use crate::{
-    context::Inner,
+    context::{Context, Inner},
     error::Error,
     graph::NamedText,
     limits::Limits,
@@ -33,6 +33,9 @@ pub(crate) fn parse<'c>(
         ))
     };
     let said = inner.diagnostics.take();
+    if let Some(parsed) = &parsed {
+        check_printing(inner, field, attribute, parsed)?;
+    }
     parsed.ok_or_else(|| {
         let first = said.into_iter().next();
         let (message, at) = first.map_or(("it does not parse".into(), 0), |diagnostic| {
@@ -49,6 +52,44 @@ pub(crate) fn parse<'c>(
             line,
             column,
         }
+    })
+}
+
+/// Some attributes parse and cannot be read back as they print, so that a compiler could not read the
+/// module: a NUL or a lone `-` in a dialect's attribute, an empty symbol, the least integer in an affine
+/// expression. Only texts with a part of those kinds are looked at.
+fn check_printing(
+    inner: &Inner,
+    field: &'static str,
+    attribute: &NamedText<'_>,
+    parsed: &Attribute<'_>,
+) -> Result<(), Error> {
+    let text = attribute.text;
+    let is_suspect = text.iter().any(|byte| matches!(byte, b'#' | b'!' | b'@'))
+        || text.windows(6).any(|window| window == b"affine");
+    if !is_suspect {
+        return Ok(());
+    }
+    let printed = print(parsed);
+    // SAFETY: MLIR reads the text during the call only; a null attribute becomes None.
+    let again = unsafe {
+        Attribute::from_option_raw(mlirAttributeParseGet(
+            inner.context().to_raw(),
+            string_ref(&printed),
+        ))
+    };
+    inner.diagnostics.take();
+    // Bytecode ends a dialect's attribute at its first NUL.
+    if again.as_ref() == Some(parsed) && !printed.contains(&0) {
+        return Ok(());
+    }
+    Err(Error::Syntax {
+        field,
+        name: attribute.name.into(),
+        text: text.into(),
+        message: "MLIR reads it, but not what it prints for it".into(),
+        line: 1,
+        column: 1,
     })
 }
 
@@ -79,6 +120,13 @@ pub(crate) fn parse_all<'c>(
             ))
         })
         .collect()
+}
+
+/// The text of a dictionary attribute of these entries, each parsed alone.
+pub fn dictionary_text(context: &Context, entries: &[NamedText<'_>]) -> Result<Vec<u8>, Error> {
+    let inner = context.lock();
+    let entries = parse_all(&inner, &context.limits(), "dictionary", entries)?;
+    Ok(print(&dictionary(&inner, &entries)))
 }
 
 /// A string attribute of any bytes.
@@ -119,7 +167,6 @@ pub(crate) fn print(attribute: &Attribute<'_>) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Context;
 
     fn text(text: &[u8]) -> NamedText<'_> {
         NamedText { name: b"k", text }
@@ -179,6 +226,24 @@ mod tests {
         let inner = context.lock();
         let parsed = parse(&inner, &Limits::default(), "attributes", &text(b"\"\xff\""));
         assert_eq!(print(&parsed.unwrap()), br#""\FF""#);
+    }
+
+    #[test]
+    fn what_mlir_cannot_read_back_is_refused() {
+        for text in [
+            &b"#a.b<\"\0\">"[..],
+            b"#a.bj-",
+            b"@\"\"",
+            b"@a::@\"\"",
+            b"affine_map<(d0) -> ((-9223372036854775807 - 1) floordiv -1)>",
+        ] {
+            let error = printed(text).unwrap_err();
+            assert!(
+                error.contains("MLIR reads it, but not what it prints for it"),
+                "{error}"
+            );
+        }
+        assert_eq!(printed(b"@a::@b").unwrap(), "@a::@b");
     }
 
     #[test]

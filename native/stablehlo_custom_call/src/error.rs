@@ -97,6 +97,13 @@ pub enum Error {
         found: usize,
     },
 
+    #[error("constant: element {index} is the byte {byte}, which an {element} cannot hold")]
+    ConstantElement {
+        index: usize,
+        byte: u8,
+        element: &'static str,
+    },
+
     #[error("constant: a token has no value; use the operation stablehlo.create_token")]
     ConstantToken,
 
@@ -153,6 +160,7 @@ impl Error {
             Self::NegativeDimension { .. }
             | Self::TensorTooLarge { .. }
             | Self::ConstantSize { .. }
+            | Self::ConstantElement { .. }
             | Self::ConstantToken => ErrorKind::Type,
             Self::UndefinedValue { .. }
             | Self::RedefinedValue { .. }

@@ -60,6 +60,7 @@ mod scan;
 mod sink;
 mod types;
 
+pub use attribute::dictionary_text;
 pub use context::Context;
 pub use custom_call::{CustomCall, RESERVED_NAMES};
 pub use error::{Error, ErrorKind};

@@ -304,6 +304,15 @@ impl Values {
 impl<'c> Builder<'c> {
     fn module(mut self, graph: &Graph<'_>) -> Result<(melior::ir::Module<'c>, Size), Error> {
         let module = melior::ir::Module::new(self.location);
+        for attribute in &graph.attributes {
+            if matches!(attribute.name, b"sym_name" | b"sym_visibility") {
+                return Err(Error::ReservedName {
+                    field: "module_attributes",
+                    name: attribute.name.into(),
+                    remedy: "use the module's name; its visibility has no meaning",
+                });
+            }
+        }
         let mut attributes = self.parse("module_attributes", &graph.attributes)?;
         if let Some(name) = graph.name {
             names::check_function(name)?;
@@ -551,6 +560,17 @@ impl<'c> Builder<'c> {
         };
         if bytes.len() != count * element.byte_size() {
             return Err(size_error());
+        }
+        if let Some((index, &byte)) = bytes
+            .iter()
+            .enumerate()
+            .find(|(_, byte)| !element.holds(**byte))
+        {
+            return Err(Error::ConstantElement {
+                index,
+                byte,
+                element: element.text(),
+            });
         }
         let bytes = match element {
             ElementType::Pred => Cow::Owned(pack_bits(bytes)),
@@ -1081,6 +1101,57 @@ mod tests {
         assert_eq!(
             refusal(function),
             "constant: 8 bytes make a tensor<2xf32>, and there are 5"
+        );
+    }
+
+    #[test]
+    fn bytes_that_an_element_type_of_less_than_a_byte_cannot_hold_are_refused() {
+        for (element, byte, holds) in [
+            (ElementType::Pred, 1, true),
+            (ElementType::Pred, 2, false),
+            (ElementType::U4, 15, true),
+            (ElementType::U4, 16, false),
+            (ElementType::S4, 0xf8, true),
+            (ElementType::S4, 8, false),
+            (ElementType::U2, 4, false),
+            (ElementType::S2, 0xfe, true),
+            (ElementType::S8, 0xff, true),
+        ] {
+            let r#type = Type::tensor(element, &[2]);
+            let bytes = [0, byte];
+            let constant = operation(
+                OperationKind::Constant(&bytes),
+                &[],
+                0,
+                std::slice::from_ref(&r#type),
+            );
+            let function = main(&[], std::slice::from_ref(&r#type), vec![constant], &[0]);
+            let built = module(vec![function]);
+            assert_eq!(built.is_ok(), holds, "{element:?} {byte}");
+            if let Err(error) = built {
+                assert_eq!(
+                    error.to_string(),
+                    format!(
+                        "constant: element 1 is the byte {byte}, which an {} cannot hold",
+                        element.text()
+                    )
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn the_modules_name_is_no_attribute() {
+        let graph = Graph {
+            attributes: vec![NamedText {
+                name: b"sym_name",
+                text: b"\"b\"",
+            }],
+            ..Graph::default()
+        };
+        assert_eq!(
+            Module::build(&Context::new(Limits::default()), &graph).unwrap_err().to_string(),
+            "module_attributes: the attribute name \"sym_name\" is reserved; use the module's name; its visibility has no meaning"
         );
     }
 

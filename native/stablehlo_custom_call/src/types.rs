@@ -92,8 +92,8 @@ impl ElementType {
         }
     }
 
-    /// Bytes an element takes in a constant. Elements of less than a byte take a whole one, their
-    /// value in its low bits, as in XLA's host literals.
+    /// Bytes an element takes in a constant. Elements of less than a byte take a whole one, an
+    /// 8-bit integer of their value, as in XLA's host literals.
     pub fn byte_size(self) -> usize {
         match self {
             Self::Pred
@@ -109,6 +109,19 @@ impl ElementType {
             Self::S32 | Self::U32 | Self::F32 => 4,
             Self::S64 | Self::U64 | Self::F64 | Self::C64 => 8,
             Self::C128 => 16,
+        }
+    }
+
+    /// Whether an element can be this byte. Only types of less than a byte have bytes that they
+    /// cannot; theirs are 8-bit integers of the element's value.
+    pub(crate) fn holds(self, byte: u8) -> bool {
+        match self {
+            Self::Pred => byte < 2,
+            Self::U2 => byte < 4,
+            Self::U4 => byte < 16,
+            Self::S2 => (-2..2).contains(&byte.cast_signed()),
+            Self::S4 => (-8..8).contains(&byte.cast_signed()),
+            _ => true,
         }
     }
 

@@ -95,8 +95,15 @@ defmodule EXLA.CustomCall.AttributeTest do
     assert_raise ArgumentError, "expected a boolean, got: 1", fn -> Attribute.boolean(1) end
   end
 
-  test "the names of a dictionary are quoted, so any name is one" do
-    assert Attribute.dictionary([{"b", "1"}, {"a \"}", "2"}]) == ~S({"a \22}" = 2, "b" = 1})
+  test "any name is one of a dictionary's" do
+    assert Attribute.dictionary([{"b", "1"}, {"a \"}", "2"}]) ==
+             ~S({"a \22}" = 2 : i64, b = 1 : i64})
+  end
+
+  test "layouts are of integers" do
+    assert_raise ArgumentError,
+                 "expected a layout to hold each of 0 to 1 once, got: [1.0, 0]",
+                 fn -> Attribute.layouts([[1.0, 0]]) end
   end
 
   test "an alias is a pair of indices" do

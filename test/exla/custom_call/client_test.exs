@@ -59,6 +59,9 @@ defmodule EXLA.CustomCall.ClientTest do
 
     assert error.message ==
              "a plugin is :cpu, :cuda or the path of a shared object, found :abacus"
+
+    assert refusal(plugin: "/tmp/" <> <<255>>).message ==
+             "the path of a plugin is UTF-8 text, found <<47, 116, 109, 112, 47, 255>>"
   end
 
   test "create options are names with values" do

@@ -334,6 +334,14 @@ defmodule EXLA.CustomCall.ModuleTest do
                "unknown option :nom; the options are :name, :function, :attributes, :effects, :functions, :context"
     end
 
+    test "only a module is printed or read" do
+      for fun <- [&Module.to_string/1, &Module.to_bytecode/1, &Module.custom_calls/1] do
+        assert_raise ArgumentError, "expected an EXLA.CustomCall.Module, got: nil", fn ->
+          fun.(nil)
+        end
+      end
+    end
+
     test "improper lists are no lists" do
       {:error, error} = Module.build([Value.parameter(@vector) | :x], [])
       assert error.message =~ "parameters: expected a list of values"

@@ -282,6 +282,24 @@ defmodule EXLA.CustomCall.ValueTest do
 
       assert message(fn -> Value.convert(Value.parameter(Typespec.token()), :f32) end) ==
                "a token has no element type that could be converted to :f32"
+
+      assert message(fn -> Value.convert(nil, :f32) end) ==
+               "value: expected values, got: nil among them"
+
+      assert message(fn -> Value.op("stablehlo.add", [nil], [@vector]) end) ==
+               "operands: expected values, got: nil among them"
+
+      assert message(fn -> Value.call(:f, []) end) ==
+               "expected a function of EXLA.CustomCall.Value.function/4, got: :f"
+
+      assert message(fn -> Value.function("f", [], [], private: nil) end) ==
+               "expected :private to be a boolean, got: nil"
+
+      assert message(fn -> Value.region([], []) end) ==
+               "expected the body of a region to be a function of the region's arguments, got: []"
+
+      assert message(fn -> Value.region([], fn [] -> [] end, effects: []) end) ==
+               "expected :effects of a region to be a function of the region's arguments, got: []"
     end
 
     test "an operation without results is no operand and no result" do
