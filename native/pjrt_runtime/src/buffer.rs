@@ -477,7 +477,8 @@ impl Buffer {
         }
     }
 
-    fn ready_event(&self) -> Result<Option<Event>, Error> {
+    /// The event of the work that the tensor comes from.
+    pub(crate) fn ready_event(&self) -> Result<Option<Event>, Error> {
         self.check_alive()?;
         let plugin = self.client().plugin();
         let mut ready = Args::<PJRT_Buffer_ReadyEvent_Args>::new();

@@ -294,12 +294,14 @@ impl Executable {
         // The buffers are copies that nobody else knows, so the program may reuse their memory.
         // SAFETY: the buffers are alive, of this client, and on their devices.
         let outputs = unsafe { self.launch(&arguments(&buffers), &[], 0) }?.wait()?;
+        // Given back before more is taken: memory that goes back to the system is dear to get anew.
+        drop(buffers);
         outputs
-            .iter()
+            .into_iter()
             .map(|outputs| {
-                let pairs = outputs.iter().zip(self.outputs()).enumerate();
+                let pairs = outputs.into_iter().zip(self.outputs()).enumerate();
                 pairs
-                    .map(|(index, (buffer, tensor))| to_host(index, buffer, tensor))
+                    .map(|(index, (buffer, tensor))| to_host(index, &buffer, tensor))
                     .collect()
             })
             .collect()
@@ -478,7 +480,7 @@ impl Executable {
         let called = unsafe { plugin.api().call(&mut args) };
         // Taken over before any error is returned, so that nothing leaks.
         // SAFETY: what the plugin put into the lists is this caller's to free.
-        let launch = unsafe {
+        let mut launch = unsafe {
             Launch {
                 outputs: outputs
                     .iter()
@@ -495,6 +497,12 @@ impl Executable {
             }
         };
         called?;
+        if launch.events.len() < devices {
+            // A plugin that says nothing of its devices tells when the outputs are ready.
+            for output in launch.outputs.iter().flatten().flatten() {
+                launch.events.extend(output.ready_event()?);
+            }
+        }
         Ok(launch)
     }
 
