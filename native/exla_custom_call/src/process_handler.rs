@@ -72,7 +72,7 @@ const DEFINITION: Definition = Definition {
 unsafe extern "C" fn trampoline<const SLOT: usize>(frame: *mut sys::CallFrame) -> *mut sys::Error {
     // SAFETY: XLA calls this with a frame of its own, and a process handler is registered for
     // platforms whose buffers are memory of the host only.
-    unsafe { run(frame, &DEFINITION, |call| serve(SLOT, call)) }
+    unsafe { run(frame, &DEFINITION, None, |call| serve(SLOT, call)) }
 }
 
 macro_rules! row {
