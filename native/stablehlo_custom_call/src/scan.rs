@@ -150,7 +150,8 @@ impl<'a> Scan<'a> {
                 b'/' if next == Some(b'/') => return Err((self.at, Refusal::Comment)),
                 b'(' | b'[' | b'{' | b'<' => self.open(byte, Kind::Plain)?,
                 b')' | b']' | b'}' | b'>' => {
-                    if !self.close(byte)? && byte != b'>' {
+                    let closes = self.close(byte)?;
+                    if !closes && byte != b'>' {
                         // The parser stops here too, and says why.
                         return Ok(());
                     }
