@@ -32,7 +32,7 @@ defmodule EXLA.CustomCall.XLA do
 
     with {:ok, module} <- Module.build(parameters, values, opts),
          {:ok, executable} <- Client.compile(client(), module) do
-      Executable.run(executable, inputs)
+      Executable.run(executable, inputs, results: :binary)
     end
   end
 

@@ -66,8 +66,9 @@ defmodule EXLA.CustomCall.Buffer do
   @spec from_tensor(Client.t(), struct(), keyword()) :: {:ok, t()} | {:error, Error.t()}
   def from_tensor(client, tensor, opts \\ []) do
     with {:ok, opts} <- Options.validate(opts, device: nil),
-         {:ok, typespec} <- Typespec.cast(tensor) do
-      from_binary(client, Typespec.from_tensor(tensor, typespec), typespec, opts)
+         {:ok, typespec} <- Typespec.cast(tensor),
+         {:ok, binary} <- Typespec.from_tensor(tensor, typespec) do
+      from_binary(client, binary, typespec, opts)
     end
   end
 
@@ -168,15 +169,7 @@ defmodule EXLA.CustomCall.Buffer do
   end
 
   defp check_binary(binary, typespec, nil) when is_binary(binary) do
-    expected = Typespec.byte_size(typespec)
-
-    if byte_size(binary) == expected do
-      :ok
-    else
-      argument(
-        "#{inspect(typespec)} takes #{expected} bytes, got a binary of #{byte_size(binary)}"
-      )
-    end
+    Typespec.check_binary(typespec, binary)
   end
 
   defp check_binary(binary, %{shape: shape}, strides) when is_binary(binary) do

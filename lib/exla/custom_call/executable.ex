@@ -291,8 +291,9 @@ defmodule EXLA.CustomCall.Executable do
   end
 
   def split_input(%{__struct__: Nx.Tensor} = tensor) do
-    with {:ok, typespec} <- Typespec.cast(tensor) do
-      {:ok, typespec, Typespec.from_tensor(tensor, typespec)}
+    with {:ok, typespec} <- Typespec.cast(tensor),
+         {:ok, binary} <- Typespec.from_tensor(tensor, typespec) do
+      {:ok, typespec, binary}
     end
   end
 
@@ -421,8 +422,6 @@ defmodule EXLA.CustomCall.Executable do
 
   defp check_input(_executable, parameter, input) do
     with {:ok, typespec, binary} <- split_input(input) do
-      expected = Typespec.byte_size(parameter)
-
       cond do
         parameter.type == :token ->
           argument("a token cannot be given from outside; make it in the program")
@@ -430,13 +429,10 @@ defmodule EXLA.CustomCall.Executable do
         typespec not in [nil, parameter] ->
           argument("the executable takes #{inspect(parameter)}, got #{inspect(typespec)}")
 
-        byte_size(binary) != expected ->
-          argument(
-            "#{inspect(parameter)} takes #{expected} bytes, got a binary of #{byte_size(binary)}"
-          )
-
         true ->
-          {:ok, {Typespec.to_native(parameter), binary}}
+          with :ok <- Typespec.check_binary(parameter, binary) do
+            {:ok, {Typespec.to_native(parameter), binary}}
+          end
       end
     end
   end

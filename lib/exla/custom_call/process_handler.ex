@@ -163,13 +163,23 @@ defmodule EXLA.CustomCall.ProcessHandler do
   @impl true
   def init(fun), do: {:ok, fun}
 
+  # The call goes to the task by message, past the supervisor, and this process hibernates, which
+  # collects its garbage: whoever holds the responder keeps the call waiting.
   @impl true
   def handle_info(message, fun) when elem(message, 0) == :custom_call do
-    {:ok, _pid} = Task.Supervisor.start_child(__MODULE__.Tasks, fn -> answer(fun, message) end)
+    {:ok, pid} = Task.Supervisor.start_child(__MODULE__.Tasks, __MODULE__, :answer_one, [fun])
+    send(pid, message)
     {:noreply, fun, :hibernate}
   end
 
   def handle_info(_message, fun), do: {:noreply, fun}
+
+  @doc false
+  def answer_one(fun) do
+    receive do
+      message when elem(message, 0) == :custom_call -> answer(fun, message)
+    end
+  end
 
   # The exception is the call's error, not a crash to be logged.
   defp answer(fun, message) do

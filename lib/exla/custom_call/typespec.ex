@@ -221,14 +221,65 @@ defmodule EXLA.CustomCall.Typespec do
   # The bytes of an Nx.Tensor as this package has them: elements of less than a byte take a whole one,
   # where Nx packs them.
   def from_tensor(tensor, %__MODULE__{type: type}) do
-    bits = apply(Nx, :to_binary, [tensor])
-
-    case type do
-      {:s, size} when size < 8 -> for <<n::size(size)-signed <- bits>>, into: <<>>, do: <<n::8>>
-      {:u, size} when size < 8 -> for <<n::size(size) <- bits>>, into: <<>>, do: <<n::8>>
-      _ -> bits
+    case Code.ensure_loaded(Nx) do
+      {:module, Nx} -> {:ok, Nx |> apply(:to_binary, [tensor]) |> unpack(type)}
+      {:error, _reason} -> {:error, Error.new(:argument, "there is no Nx to read a tensor with")}
     end
   end
+
+  defp unpack(bits, {:s, size}) when size < 8 do
+    for <<n::size(size)-signed <- bits>>, into: <<>>, do: <<n::8>>
+  end
+
+  defp unpack(bits, {:u, size}) when size < 8 do
+    for <<n::size(size) <- bits>>, into: <<>>, do: <<n::8>>
+  end
+
+  defp unpack(binary, _type), do: binary
+
+  @doc false
+  # Checks the bytes of an input: their number, and that each is an element of the type. Only types of
+  # less than a byte have bytes that they cannot hold.
+  def check_binary(%__MODULE__{type: type} = typespec, binary) do
+    expected = __MODULE__.byte_size(typespec)
+
+    cond do
+      Kernel.byte_size(binary) != expected ->
+        error(
+          :argument,
+          "#{inspect(typespec)} takes #{expected} bytes, got a binary of #{Kernel.byte_size(binary)}"
+        )
+
+      wrong = wrong_element(type, binary) ->
+        {index, byte} = wrong
+
+        error(
+          :argument,
+          "element #{index} is the byte #{byte}, which #{short_name(type)} cannot hold"
+        )
+
+      true ->
+        :ok
+    end
+  end
+
+  defp wrong_element({:pred, 8}, binary), do: wrong_byte(binary, &(&1 < 2), 0)
+
+  defp wrong_element({:u, size}, binary) when size < 8,
+    do: wrong_byte(binary, &(&1 < 2 ** size), 0)
+
+  defp wrong_element({:s, size}, binary) when size < 8 do
+    half = 2 ** (size - 1)
+    wrong_byte(binary, &(&1 < half or &1 >= 256 - half), 0)
+  end
+
+  defp wrong_element(_type, _binary), do: nil
+
+  defp wrong_byte(<<byte, rest::binary>>, holds?, index) do
+    if holds?.(byte), do: wrong_byte(rest, holds?, index + 1), else: {index, byte}
+  end
+
+  defp wrong_byte(<<>>, _holds?, _index), do: nil
 
   @doc false
   # An Nx.Tensor of such bytes, or an error.
@@ -281,7 +332,7 @@ defmodule EXLA.CustomCall.Typespec do
     error("expected a shape to be a tuple of dimensions such as {2, 3}, got: #{inspect(other)}")
   end
 
-  defp error(message), do: {:error, Error.new(:type, message)}
+  defp error(kind \\ :type, message), do: {:error, Error.new(kind, message)}
 
   defimpl Inspect do
     def inspect(%{type: :token}, _opts), do: "#EXLA.CustomCall.Typespec<token>"

@@ -147,10 +147,10 @@ fn buffer_deleted(buffer: ResourceArc<BufferResource>) -> NifResult<Result<bool,
 }
 
 /// `{device, memory_kind, on_device_bytes, minor_to_major | nil}`
+type BufferInfo = (i32, String, usize, Option<Vec<i64>>);
+
 #[rustler::nif]
-fn buffer_info(
-    buffer: ResourceArc<BufferResource>,
-) -> NifResult<Result<(i32, String, usize, Option<Vec<i64>>), Error>> {
+fn buffer_info(buffer: ResourceArc<BufferResource>) -> NifResult<Result<BufferInfo, Error>> {
     let buffer = buffer.get()?;
     let info = || {
         let layout = match buffer.layout()? {

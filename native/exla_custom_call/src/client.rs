@@ -211,7 +211,7 @@ struct Options {
 }
 
 impl Options {
-    fn to_runtime(self) -> (CompileOptions, Vec<usize>) {
+    fn into_runtime(self) -> (CompileOptions, Vec<usize>) {
         let options = CompileOptions {
             num_replicas: self.replicas,
             num_partitions: self.partitions,
@@ -242,7 +242,7 @@ fn client_compile<'a>(
     tag: Term<'a>,
 ) -> NifResult<Result<ResourceArc<TicketResource>, Error>> {
     let client = client.get()?.clone();
-    let (options, donate) = options.to_runtime();
+    let (options, donate) = options.into_runtime();
     let nothing = atoms::nil().encode(env);
     Ok(answer::by_message(
         env,

@@ -26,6 +26,30 @@ defmodule EXLA.CustomCall.ClientTest do
     assert inspect(client) == "#EXLA.CustomCall.Client<cpu, 2 devices>"
   end
 
+  test "it tells of its plugin, devices and memories" do
+    info = Client.info!(XLA.client())
+    assert info.platform_name == "cpu"
+    assert [%{id: 0, addressable: true, kind: "cpu"}, %{id: 1}] = info.devices
+    assert Enum.any?(info.extensions, &(&1.name =~ "FFI"))
+    assert [_ | _] = info.memories
+    assert [0, 9 | _] = info.attributes["stablehlo_minimum_version"]
+
+    assert {:error, %{message: "expected an EXLA.CustomCall.Client, got: nil"}} = Client.info(nil)
+  end
+
+  test "two clients of one plugin are apart" do
+    other = Client.new!(options: [cpu_device_count: 3])
+    assert length(other.devices) == 3
+    assert length(XLA.client().devices) == 2
+  end
+
+  test "a compilation that takes too long is given up" do
+    {:error, error} = Client.compile(XLA.client(), one_call(scale(3)), timeout: 0)
+    assert {error.kind, error.code} == {:compile, :deadline_exceeded}
+    assert error.message == "the compiler was not done within 0 ms"
+    refute_receive _, 100
+  end
+
   test "a plugin path that is missing is refused" do
     error = refusal(plugin: "/nowhere/plugin.so")
     assert error.kind == :plugin
@@ -69,8 +93,8 @@ defmodule EXLA.CustomCall.ClientTest do
              "expected :options to be a list such as [cpu_device_count: 2], got: %{}"
 
     assert refusal(options: [cpu_device_count: {1}]).message ==
-             "expected :options to be {name, value} pairs, the value a 64-bit integer, a float, " <>
-               "a boolean, a string or a list of integers, got: {:cpu_device_count, {1}}"
+             "expected :options to be {name, value} pairs, the value a 64-bit integer, " <>
+               "a float, a boolean, a string or a list of integers, got: {:cpu_device_count, {1}}"
 
     assert refusal(options: [cpu_device_count: "two"]).message =~ "cpu_device_count"
 

@@ -215,14 +215,15 @@ defmodule EXLA.CustomCall.CppLibraryTest do
       assert {:ok, other} = compile(target, "seven77")
 
       for _ <- 1..3 do
-        assert {:ok, [four]} = Executable.run(executable, [])
-        assert {:ok, [seven]} = Executable.run(other, [])
+        assert {:ok, [four]} = Executable.run(executable, [], results: :binary)
+        assert {:ok, [seven]} = Executable.run(other, [], results: :binary)
         assert {number(four), number(seven)} == {4, 7}
       end
 
       assert counts(counts) == {2, 2}
       # Until here they are no garbage.
-      assert [{:ok, [_]}, {:ok, [_]}] = Enum.map([executable, other], &Executable.run(&1, []))
+      assert [{:ok, [_]}, {:ok, [_]}] =
+               Enum.map([executable, other], &Executable.run(&1, [], results: :binary))
     end)
 
     eventually({2, 0}, fn -> counts(counts) end)

@@ -3,7 +3,18 @@ defmodule EXLA.CustomCall.ExecutableTest do
 
   import EXLA.CustomCall.XLA, only: [f32: 1, f32: 2, floats: 1, text: 1]
 
-  alias EXLA.CustomCall.{Attribute, Client, Error, Executable, Module, Spec, Typespec, Value, XLA}
+  alias EXLA.CustomCall.{
+    Attribute,
+    Buffer,
+    Client,
+    Error,
+    Executable,
+    Module,
+    Spec,
+    Typespec,
+    Value,
+    XLA
+  }
 
   @vector Typespec.tensor({:f, 32}, {2})
 
@@ -26,7 +37,7 @@ defmodule EXLA.CustomCall.ExecutableTest do
     test "a handler computes, from binaries to binaries" do
       {a, _} = f32([1.0, 2.0])
       {b, _} = f32([0.5, 0.25])
-      {:ok, [sum]} = Executable.run(add(), [a, b])
+      {:ok, [sum]} = Executable.run(add(), [a, b], results: :binary)
       assert floats(sum) == [1.5, 2.25]
     end
 
@@ -49,7 +60,7 @@ defmodule EXLA.CustomCall.ExecutableTest do
         bytes = :binary.copy(<<0>>, Typespec.byte_size(typespec))
         x = Value.parameter(typespec)
         executable = Client.compile!(XLA.client(), Module.build!([x], [x]))
-        assert Executable.run!(executable, [{bytes, typespec}]) == [bytes]
+        assert Executable.run!(executable, [{bytes, typespec}], results: :binary) == [bytes]
       end
     end
 
@@ -63,7 +74,7 @@ defmodule EXLA.CustomCall.ExecutableTest do
         typespec = Typespec.tensor(type, {3})
         x = Value.parameter(typespec)
         executable = Client.compile!(XLA.client(), Module.build!([x], [x]))
-        assert Executable.run!(executable, [bytes]) == [bytes]
+        assert Executable.run!(executable, [bytes], results: :binary) == [bytes]
       end
     end
 
@@ -87,7 +98,7 @@ defmodule EXLA.CustomCall.ExecutableTest do
       module = Module.build!([], [], effects: Value.custom_call([], nothing, []))
       calls = fn -> XLA.call(spec("test_call_count"), [], [Typespec.tensor(:s64, {})]) end
       {:ok, [<<before::64-native>>]} = calls.()
-      assert Executable.run!(Client.compile!(XLA.client(), module), []) == []
+      assert Executable.run!(Client.compile!(XLA.client(), module), [], results: :binary) == []
       assert calls.() == {:ok, [<<before + 1::64-native>>]}
     end
 
@@ -98,7 +109,7 @@ defmodule EXLA.CustomCall.ExecutableTest do
       [_, y] = Value.custom_call([token, x], spec("test_token"), [Typespec.token(), @vector])
       {input, _} = f32([3, 4])
       executable = Client.compile!(XLA.client(), Module.build!([x], [y]))
-      assert Executable.run!(executable, [input]) == [input]
+      assert Executable.run!(executable, [input], results: :binary) == [input]
     end
 
     test "inputs and results survive their origin" do
@@ -195,7 +206,7 @@ defmodule EXLA.CustomCall.ExecutableTest do
                "input 0: the executable takes"
 
       assert refusal([<<0::64>>, 1.0]) ==
-               "input 1: expected a binary, a {binary, template} pair or an Nx.Tensor, got: 1.0"
+               "input 1: expected a buffer, a binary, a {binary, template} pair or an Nx.Tensor, got: 1.0"
     end
 
     test "inputs of the wrong byte size are refused" do
@@ -236,6 +247,200 @@ defmodule EXLA.CustomCall.ExecutableTest do
     end
   end
 
+  describe "asynchronous runs" do
+    defp sleep(milliseconds) do
+      x = Value.parameter(@vector)
+      spec = spec("test_sleep_ms", attributes: [{"ms", "#{milliseconds} : i64"}])
+      Client.compile!(XLA.client(), Module.build!([x], Value.custom_call([x], spec, [@vector])))
+    end
+
+    test "return at once, and are awaited" do
+      {input, _} = f32([1, 2])
+      executable = sleep(100)
+
+      {time, {:ok, async}} =
+        :timer.tc(fn -> Executable.run_async(executable, [input], results: :binary) end)
+
+      assert time < 50_000
+      assert Executable.await(async) == {:ok, [input]}
+    end
+
+    test "send a message whose results can be taken in a GenServer" do
+      {input, _} = f32([1, 2])
+      {:ok, %{ref: ref} = async} = Executable.run_async(sleep(10), [input], results: :binary)
+      assert_receive {^ref, _} = message
+      assert Executable.result(async, message) == {:ok, [input]}
+    end
+
+    test "that are given up send no message" do
+      {input, _} = f32([1, 2])
+      executable = sleep(100)
+      {:ok, async} = Executable.run_async(executable, [input])
+      {:error, error} = Executable.await(async, 10)
+      assert {error.kind, error.code} == {:run, :deadline_exceeded}
+      assert error.message == "the program was not done within 10 ms"
+      {:error, error} = Executable.run(executable, [input], timeout: 10)
+      assert error.code == :deadline_exceeded
+      refute_receive {_, _}, 200
+    end
+
+    test "come back in any number, errors too" do
+      {input, _} = f32([1, 2])
+      good = sleep(5)
+      x = Value.parameter(@vector)
+      fail = Value.custom_call([x], spec("test_fail"), [@vector])
+      bad = Client.compile!(XLA.client(), Module.build!([x], fail))
+
+      runs =
+        for n <- 1..64,
+            do: Executable.run_async!(if(rem(n, 2) == 0, do: good, else: bad), [input])
+
+      for {run, n} <- Enum.with_index(runs, 1) do
+        case Executable.await(run) do
+          {:ok, [_buffer]} -> assert rem(n, 2) == 0
+          {:error, error} -> assert {rem(n, 2), error.code} == {1, :internal}
+        end
+      end
+    end
+  end
+
+  describe "several devices" do
+    test "replicas run on inputs of their own" do
+      x = Value.parameter(@vector)
+      module = Module.build!([x], Value.custom_call([x], spec("test_copy"), [@vector]))
+      executable = Client.compile!(XLA.client(), module, replicas: 2)
+      assert %{replicas: 2, partitions: 1, devices: [0, 1]} = Executable.info(executable)
+      {one, _} = f32([1, 2])
+      {two, _} = f32([3, 4])
+
+      assert Executable.run_sharded!(executable, [[one], [two]], results: :binary) == [
+               [one],
+               [two]
+             ]
+
+      {:ok, [[first], [second]]} = Executable.run_sharded(executable, [[one], [two]])
+      assert {Buffer.info!(first).device, Buffer.info!(second).device} == {0, 1}
+      {:error, error} = Executable.run_sharded(executable, [[one], ["12"]])
+
+      assert error.message ==
+               "device 1: input 0: #EXLA.CustomCall.Typespec<f32[2]> takes 8 bytes, got a binary of 2"
+
+      {:error, error} = Executable.run(executable, [one])
+      assert error.message == "the executable runs on 2 devices, inputs for 1 were given"
+    end
+
+    test "a program that is partitioned takes and gives the parts" do
+      x =
+        Value.parameter(Typespec.tensor({:f, 32}, {4}),
+          attributes: [{"mhlo.sharding", "\"{devices=[2]<=[2]}\""}]
+        )
+
+      [y] = Value.op("stablehlo.negate", [x], [x.typespec])
+      module = Module.build!([x], [{y, [{"mhlo.sharding", "\"{devices=[2]<=[2]}\""}]}])
+      executable = Client.compile!(XLA.client(), module, partitions: 2, shardy: false)
+      assert executable.parameters == [@vector]
+      assert executable.results == [@vector]
+      {one, _} = f32([1, 2])
+      {two, _} = f32([3, 4])
+      [[a], [b]] = Executable.run_sharded!(executable, [[one], [two]], results: :binary)
+      assert {floats(a), floats(b)} == {[-1.0, -2.0], [-3.0, -4.0]}
+    end
+  end
+
+  describe "what is known of an executable" do
+    test "memory, fingerprint and the optimised program" do
+      executable = add()
+      info = Executable.info(executable)
+      assert %{replicas: 1, partitions: 1, devices: [0], memory: memory} = info
+      assert memory.arguments == 16
+      assert memory.results == 8
+      assert is_binary(info.fingerprint)
+      text = Executable.hlo_text!(executable)
+      assert text =~ "custom-call("
+      assert text =~ ~s(custom_call_target="test_add_f32")
+    end
+  end
+
+  describe "serialized executables" do
+    test "run again without compiling" do
+      bytes = Executable.serialize!(add())
+      executable = Executable.deserialize!(XLA.client(), bytes)
+      assert executable.parameters == [@vector, @vector]
+      {input, _} = f32([1, 2])
+      [sum] = Executable.run!(executable, [input, input], results: :binary)
+      assert floats(sum) == [2.0, 4.0]
+    end
+
+    test "are refused when they are damaged, cut off or something else" do
+      bytes = Executable.serialize!(add())
+      size = byte_size(bytes)
+
+      for at <- [30, 100, div(size, 2), size - 1] do
+        <<before::binary-size(at), byte, rest::binary>> = bytes
+        damaged = <<before::binary, Bitwise.bxor(byte, 1), rest::binary>>
+        {:error, error} = Executable.deserialize(XLA.client(), damaged)
+        assert error.message =~ "damaged"
+        {:error, error} = Executable.deserialize(XLA.client(), binary_part(bytes, 0, at))
+        assert error.message =~ ~r/damaged|expected the bytes/
+      end
+
+      {:error, error} = Executable.deserialize(XLA.client(), "something else")
+      assert error.kind == :argument
+
+      assert error.message ==
+               "expected the bytes of an executable, as serialize/1 writes them in this version, got: \"something else\""
+    end
+  end
+
+  describe "compile options" do
+    test "are refused by name" do
+      module = Module.build!([], [])
+
+      message = fn opts ->
+        {:error, error} = Client.compile(XLA.client(), module, opts)
+        assert error.kind == :argument
+        error.message
+      end
+
+      assert message.(replicas: 0) ==
+               "expected :replicas to be an integer from 1 to 65536, got: 0"
+
+      assert message.(spmd: 1) == "expected :spmd to be a boolean, got: 1"
+
+      assert message.(donate: [0]) ==
+               "expected :donate to be a list of indexes of the 0 parameters, got: [0]"
+
+      assert message.(device_assignment: [[0, 1]]) ==
+               "expected :device_assignment to be a list of 1 lists of 1 device ids, got: [[0, 1]]"
+
+      assert message.(propagate_to_results: [true]) ==
+               "expected :propagate_to_results to be a boolean, or a list of 0, got: [true]"
+
+      assert message.(timeout: -1) ==
+               "expected :timeout in milliseconds, 0 to 4294967295, or :infinity, got: -1"
+
+      assert message.(replica: 1) =~
+               "unknown option :replica; the options are :timeout, :replicas"
+    end
+
+    @tag :tmp_dir
+    test "of XLA's own reach it", %{tmp_dir: folder} do
+      module = Module.build!([], [])
+      {:ok, _} = Client.compile(XLA.client(), module, xla_options: [xla_dump_to: folder])
+      assert Path.wildcard(Path.join(folder, "*.txt")) != []
+    end
+
+    test "that the plugin does not know come back with its words" do
+      module = Module.build!([], [])
+
+      {:error, error} =
+        Client.compile(XLA.client(), module, xla_options: [xla_no_such_flag: true])
+
+      assert error.kind == :compile
+      assert error.message =~ "xla_no_such_flag"
+    end
+  end
+
   test "1,000 runs from 100 processes give the right results" do
     executable = add()
 
@@ -244,7 +449,7 @@ defmodule EXLA.CustomCall.ExecutableTest do
       |> Task.async_stream(
         fn n ->
           {input, _} = f32([n, -n])
-          [sum] = Executable.run!(executable, [input, input])
+          [sum] = Executable.run!(executable, [input, input], results: :binary)
           floats(sum) == [2.0 * n, -2.0 * n]
         end,
         max_concurrency: 100

@@ -102,13 +102,13 @@ defmodule EXLA.CustomCall.LibraryTest do
         {:ok, executable} = compile_scale(type, "1.5")
 
         for _ <- 1..3 do
-          {:ok, [output]} = Executable.run(executable, [{input, type}])
+          {:ok, [output]} = Executable.run(executable, [{input, type}], results: :binary)
           assert XLA.floats(output) == [1.5, 3.0]
         end
 
         assert factor_counts() == {1, 1}
         # Until here the executable is no garbage.
-        assert {:ok, [_]} = Executable.run(executable, [{input, type}])
+        assert {:ok, [_]} = Executable.run(executable, [{input, type}], results: :binary)
       end)
 
     Task.await(task, :infinity)
@@ -153,7 +153,7 @@ defmodule EXLA.CustomCall.LibraryTest do
       stages = %{execute: "test_kept_scale_f32", instantiate: "test_kept_scale_f32_instantiate"}
       {:ok, _} = Library.load(client, TestHandlers.path(), %{"library_test_plugins" => stages})
       {:ok, executable} = compile_scale(type, "2", "library_test_plugins", client)
-      {:ok, [output]} = Executable.run(executable, [{input, type}])
+      {:ok, [output]} = Executable.run(executable, [{input, type}], results: :binary)
       assert XLA.floats(output) == [2.0, 4.0]
     end
   end

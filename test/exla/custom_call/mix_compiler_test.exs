@@ -239,7 +239,14 @@ defmodule EXLA.CustomCall.MixCompilerTest do
       for name <- ["mix.exs", "mix"],
           do: File.cp_r!(Path.join(@root, name), Path.join(project, name))
 
-      File.write!(Path.join(project, "lib/a.ex"), "defmodule A do\nend\n")
+      # What the package's application starts.
+      File.write!(Path.join(project, "lib/a.ex"), """
+      defmodule EXLA.CustomCall.Application do
+        use Application
+        def start(_type, _args), do: Supervisor.start_link([], strategy: :one_for_one)
+      end
+      """)
+
       File.write!(Path.join(project, "Cargo.toml"), "")
       source = Path.join(project, "native/exla_custom_call/src/lib.rs")
       File.mkdir_p!(Path.dirname(source))

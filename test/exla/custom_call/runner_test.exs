@@ -3,7 +3,7 @@ defmodule EXLA.CustomCall.RunnerTest do
 
   import EXLA.CustomCall.XLA, only: [f32: 1, floats: 1]
 
-  alias EXLA.CustomCall.{Attribute, Runner, Spec, Typespec, XLA}
+  alias EXLA.CustomCall.{Attribute, Buffer, Cache, Runner, Spec, Typespec, XLA}
 
   defmodule Scale do
     defstruct factor: 1.0
@@ -53,12 +53,50 @@ defmodule EXLA.CustomCall.RunnerTest do
     {:error, error} = run(%Scale{}, [<<0::64>>], @vector)
 
     assert error.message ==
-             "operand 0: expected a {binary, template} pair or an Nx.Tensor, got: <<0, 0, 0, 0, 0, 0, 0, 0>>"
+             "operand 0: expected a {binary, template} pair, a buffer or an Nx.Tensor, got: <<0, 0, 0, 0, 0, 0, 0, 0>>"
 
     {:error, error} = run(%Scale{}, [], @vector, [])
 
     assert error.message ==
              "expected :client to be an EXLA.CustomCall.Client, such as " <>
                "EXLA.CustomCall.Client.new!(plugin: :cpu), got: nil"
+  end
+
+  @tag :tmp_dir
+  test "what was compiled is kept, in memory and on disk", %{tmp_dir: folder} do
+    name = :"runner_cache_#{System.unique_integer([:positive])}"
+    start_supervised!({Cache, name: name, directory: folder}, id: :first)
+    opts = [client: XLA.client(), cache: name]
+    run = fn factor -> run(%Scale{factor: factor}, [f32([1, 2])], @vector, opts) end
+
+    assert {:ok, result} = run.(2.0)
+    assert {:ok, ^result} = run.(2.0)
+    assert {:ok, _} = run.(3.0)
+    assert %{misses: 2, hits: 1, disk_hits: 0, entries: 2} = Cache.stats(name)
+    assert length(File.ls!(folder)) == 2
+
+    # As after a restart.
+    Cache.clear(name)
+    assert {:ok, ^result} = run.(2.0)
+    assert %{misses: 2, disk_hits: 1} = Cache.stats(name)
+
+    # Files that are damaged, or of something else, are compiled anew.
+    for file <- File.ls!(folder), do: File.write!(Path.join(folder, file), "EXLA?")
+    Cache.clear(name)
+    assert {:ok, ^result} = run.(2.0)
+    assert %{misses: 3, disk_hits: 1} = Cache.stats(name)
+  end
+
+  test "buffers go in and come out" do
+    {binary, typespec} = f32([1, 2])
+    x = Buffer.from_binary!(XLA.client(), binary, typespec)
+    opts = [client: XLA.client(), results: :buffer]
+    {:ok, y} = run(%Scale{factor: 3.0}, [x], @vector, opts)
+    assert floats(Buffer.to_binary!(y)) == [3.0, 6.0]
+  end
+
+  test "without a cache each call compiles" do
+    opts = [client: XLA.client(), cache: nil]
+    assert {:ok, _} = run(%Scale{}, [f32([1, 2])], @vector, opts)
   end
 end
