@@ -2,11 +2,11 @@ Code.require_file("exla_cargo/toolchain.exs", __DIR__)
 
 defmodule Mix.Tasks.Compile.ExlaCargo do
   @moduledoc """
-  Builds the NIF with Cargo and puts it into `priv/native/exla_custom_call.so`.
+  Builds the NIF and the built-in handlers with Cargo, and puts them into `priv/native`.
 
   Cargo runs only when something that decides its result has changed since the last build: the
   content of a Rust source, of `Cargo.toml`, `Cargo.lock` or `.cargo/config.toml`, an environment
-  variable that the build reads, or the library in `priv` itself. Times do not count, so a git
+  variable that the build reads, or a library in `priv` itself. Times do not count, so a git
   checkout or a `touch` that changes no byte builds nothing.
 
   Before Cargo runs, `Mix.Tasks.Compile.ExlaCargo.Toolchain` looks for what the build needs, and
@@ -14,7 +14,7 @@ defmodule Mix.Tasks.Compile.ExlaCargo do
 
   Cargo is the program named by `CARGO`, else `cargo`; `CARGO_TARGET_DIR` moves its output.
   """
-  @shortdoc "Builds the NIF with Cargo"
+  @shortdoc "Builds the native code with Cargo"
 
   use Mix.Task.Compiler
 
@@ -22,9 +22,10 @@ defmodule Mix.Tasks.Compile.ExlaCargo do
   alias Mix.Tasks.Compile.ExlaCargo.Toolchain
 
   @root Path.expand("..", __DIR__)
-  @crate "exla_custom_call"
+  # The NIF, and the handlers for QR, Eigh and LU. Each becomes one library.
+  @crates ~w(exla_custom_call xla_ffi_linalg)
   # The version of the manifest's own form.
-  @manifest_version 1
+  @manifest_version 2
   # What decides the build beside the files. PATH is not here: it differs between shells for reasons
   # that have nothing to do with the build.
   @variables ~w(EXLA_CUSTOM_CALL_LLVM_PREFIX MLIR_SYS_190_PREFIX TABLEGEN_190_PREFIX LIBCLANG_PATH
@@ -51,7 +52,7 @@ defmodule Mix.Tasks.Compile.ExlaCargo do
   @impl true
   def clean do
     File.rm(manifest())
-    File.rm(nif_path())
+    Enum.each(@crates, &File.rm(library_path(&1)))
     :ok
   end
 
@@ -69,7 +70,7 @@ defmodule Mix.Tasks.Compile.ExlaCargo do
   defp build(fingerprint) do
     with {:ok, cargo, cargo_env} <- toolchain(),
          :ok <- cargo_build(cargo, cargo_env),
-         :ok <- install_nif() do
+         :ok <- install_all(@crates) do
       link_priv()
       write_manifest(fingerprint)
       {:ok, []}
@@ -103,20 +104,21 @@ defmodule Mix.Tasks.Compile.ExlaCargo do
   end
 
   # --locked: users build the very dependencies that were tested.
-  defp cargo_args, do: ["build", "--release", "--locked", "-p", @crate]
+  defp cargo_args do
+    ["build", "--release", "--locked"] ++ Enum.flat_map(@crates, &["-p", &1])
+  end
 
-  defp install_nif do
-    built = built_library()
+  defp install_all([]), do: :ok
+  defp install_all([crate | rest]), do: with(:ok <- install(crate), do: install_all(rest))
+
+  defp install(crate) do
+    built = built_library(crate)
+    path = library_path(crate)
 
     cond do
-      not File.regular?(built) ->
-        {:error, not_there(built)}
-
-      same_content?(built, nif_path()) ->
-        :ok
-
-      true ->
-        replace(built, nif_path())
+      not File.regular?(built) -> {:error, not_there(built)}
+      same_content?(built, path) -> :ok
+      true -> replace(built, path)
     end
   end
 
@@ -127,11 +129,11 @@ defmodule Mix.Tasks.Compile.ExlaCargo do
 
   # A running VM may have the old library mapped: writing into it would crash that VM. A rename
   # leaves it the old file.
-  defp replace(built, nif_path) do
-    temporary = "#{nif_path}.#{System.pid()}.tmp"
-    File.mkdir_p!(Path.dirname(nif_path))
+  defp replace(built, path) do
+    temporary = "#{path}.#{System.pid()}.tmp"
+    File.mkdir_p!(Path.dirname(path))
     File.cp!(built, temporary)
-    File.rename!(temporary, nif_path)
+    File.rename!(temporary, path)
   end
 
   defp same_content?(left, right) do
@@ -147,10 +149,10 @@ defmodule Mix.Tasks.Compile.ExlaCargo do
   # at that time, so it has to be done again.
   defp link_priv, do: Mix.Project.build_structure()
 
-  defp built_library do
+  defp built_library(crate) do
     directory = Path.expand(System.get_env("CARGO_TARGET_DIR", "target"), @root)
     triple = System.get_env("CARGO_BUILD_TARGET", "")
-    Path.join([directory, triple, "release", "lib#{@crate}.#{library_extension()}"])
+    Path.join([directory, triple, "release", "lib#{crate}.#{library_extension()}"])
   end
 
   # The VM looks for a NIF under .so on macOS too, while Cargo calls it .dylib there.
@@ -161,7 +163,7 @@ defmodule Mix.Tasks.Compile.ExlaCargo do
     end
   end
 
-  defp nif_path, do: Path.join([@root, "priv", "native", "#{@crate}.so"])
+  defp library_path(crate), do: Path.join([@root, "priv", "native", "#{crate}.so"])
 
   defp source_files(root) do
     top = ~w(Cargo.toml Cargo.lock .cargo/config.toml rust-toolchain rust-toolchain.toml)
@@ -173,11 +175,15 @@ defmodule Mix.Tasks.Compile.ExlaCargo do
   end
 
   # priv belongs to the source, the manifest to one build of it. So the manifest also says which
-  # library it stands for: another environment may have put a later one there.
+  # libraries it stands for: another environment may have put a later one there.
   defp up_to_date?(fingerprint) do
     case File.read(manifest()) do
-      {:ok, content} -> content == manifest_content(fingerprint) and File.regular?(nif_path())
-      {:error, _} -> false
+      {:ok, content} ->
+        content == manifest_content(fingerprint) and
+          Enum.all?(@crates, &File.regular?(library_path(&1)))
+
+      {:error, _} ->
+        false
     end
   end
 
@@ -187,13 +193,15 @@ defmodule Mix.Tasks.Compile.ExlaCargo do
   end
 
   defp manifest_content(fingerprint) do
-    library =
-      case File.stat(nif_path(), time: :posix) do
-        {:ok, stat} -> {stat.size, stat.mtime}
-        {:error, _} -> nil
+    libraries =
+      for crate <- @crates do
+        case File.stat(library_path(crate), time: :posix) do
+          {:ok, stat} -> {stat.size, stat.mtime}
+          {:error, _} -> nil
+        end
       end
 
-    :erlang.term_to_binary({@manifest_version, fingerprint, library})
+    :erlang.term_to_binary({@manifest_version, fingerprint, libraries})
   end
 
   defp manifest, do: Path.join(Mix.Project.manifest_path(), "compile.exla_cargo")

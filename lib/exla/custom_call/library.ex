@@ -116,6 +116,29 @@ defmodule EXLA.CustomCall.Library do
   @spec load!(Client.t(), Path.t(), handlers()) :: t()
   def load!(client, path, handlers), do: client |> load(path, handlers) |> Error.unwrap!()
 
+  @doc """
+  Loads the handlers that come with this package, for the CPU: those that
+  `EXLA.CustomCall` lowers the blocks `Nx.Block.LinAlg.QR` and `Nx.Block.LinAlg.Eigh` to, and LU.
+
+    * `qr_cpu_custom_call_f32`, `_f64`, `_f16`, `_bf16`: A to Q and R, reduced or complete by the
+      shapes of the results;
+    * `eigh_cpu_custom_call_f32`, `_f64`: a symmetric A, of which the lower triangle is read, to its
+      eigenvalues and, as columns, its eigenvectors. The eigenvalues ascend; with the attribute
+      `{"order", "\"magnitude\""}` their magnitudes descend, as EXLA's do;
+    * `lu_cpu_custom_call_f32`, `_f64`, `_f16`, `_bf16`: a square A to P, of u8, L and U, with
+      A = P L U.
+
+  All take batches: leading dimensions.
+  """
+  @spec load_builtin(Client.t()) :: {:ok, t()} | {:error, Error.t()}
+  def load_builtin(client) do
+    load(client, Application.app_dir(:exla_custom_call, "priv/native/xla_ffi_linalg.so"))
+  end
+
+  @doc "Like `load_builtin/1`, but raises."
+  @spec load_builtin!(Client.t()) :: t()
+  def load_builtin!(client), do: client |> load_builtin() |> Error.unwrap!()
+
   defp load_checked(%Client{ref: ref}, path, handlers) do
     with {:ok, handlers} <- handlers,
          {:ok, path} <- check_path(path),

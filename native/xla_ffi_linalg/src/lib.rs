@@ -116,3 +116,16 @@ lu! {
     lu_cpu_custom_call_f16: f16, in f32;
     lu_cpu_custom_call_bf16: bf16, in f32;
 }
+
+xla_ffi::library! {
+    "qr_cpu_custom_call_f32" => qr_cpu_custom_call_f32,
+    "qr_cpu_custom_call_f64" => qr_cpu_custom_call_f64,
+    "qr_cpu_custom_call_f16" => qr_cpu_custom_call_f16,
+    "qr_cpu_custom_call_bf16" => qr_cpu_custom_call_bf16,
+    "eigh_cpu_custom_call_f32" => eigh_cpu_custom_call_f32,
+    "eigh_cpu_custom_call_f64" => eigh_cpu_custom_call_f64,
+    "lu_cpu_custom_call_f32" => lu_cpu_custom_call_f32,
+    "lu_cpu_custom_call_f64" => lu_cpu_custom_call_f64,
+    "lu_cpu_custom_call_f16" => lu_cpu_custom_call_f16,
+    "lu_cpu_custom_call_bf16" => lu_cpu_custom_call_bf16,
+}

@@ -259,6 +259,7 @@ defmodule EXLA.CustomCall.MixCompilerTest do
         mkdir -p target/release
         for extension in so dylib; do
           cp "#{source}" target/release/libexla_custom_call.$extension
+          cp "#{source}" target/release/libxla_ffi_linalg.$extension
         done
         """)
 
@@ -292,7 +293,10 @@ defmodule EXLA.CustomCall.MixCompilerTest do
     test "puts the library into the priv of the build, the first time too", context do
       assert {_, 0} = compile(context)
       assert nif(context) == "one"
-      assert cargo_calls(context) == ["build --release --locked -p exla_custom_call"]
+
+      assert cargo_calls(context) == [
+               "build --release --locked -p exla_custom_call -p xla_ffi_linalg"
+             ]
     end
 
     test "runs no Cargo again, not even when a source was touched", context do
@@ -340,7 +344,9 @@ defmodule EXLA.CustomCall.MixCompilerTest do
       File.write!(context.source, "two")
       assert {_, 0} = compile(context)
       assert File.stat!(library).inode != before
-      assert File.ls!(Path.dirname(library)) == ["exla_custom_call.so"]
+
+      assert Enum.sort(File.ls!(Path.dirname(library))) ==
+               ["exla_custom_call.so", "xla_ffi_linalg.so"]
     end
 
     test "fails when Cargo does, and tries again the next time", context do
@@ -348,7 +354,7 @@ defmodule EXLA.CustomCall.MixCompilerTest do
       assert {output, 1} = compile(context)
 
       assert output =~
-               "exla_custom_call: `cargo build --release --locked -p exla_custom_call` in " <>
+               "exla_custom_call: `cargo build --release --locked -p exla_custom_call -p xla_ffi_linalg` in " <>
                  "#{context.project} ended with status 101; its own words are above\n"
 
       File.write!(context.source, "right")
