@@ -19,9 +19,6 @@ export TABLEGEN_190_PREFIX := $(EXLA_CUSTOM_CALL_LLVM_PREFIX)
 export LIBCLANG_PATH ?= $(EXLA_CUSTOM_CALL_LLVM_PREFIX)/lib
 endif
 
-# XLA's own log, which it writes to the terminal from its plugin: 0 is all of it, 3 next to nothing.
-export TF_CPP_MIN_LOG_LEVEL ?= 3
-
 .PHONY: help setup build plugin test test-plugins demo lint ci clean
 
 help: ## Prints this list

@@ -176,10 +176,7 @@ defmodule EXLA.CustomCall.Attribute do
   def dictionary(entries) do
     Error.unwrap!(SpecTerms.check_pairs(entries, :dictionary))
 
-    case Native.attribute_dictionary(entries) do
-      {:ok, text} -> text
-      {:error, error} -> Error.unwrap!({:error, Error.from_native(error)})
-    end
+    entries |> Native.attribute_dictionary() |> Native.from_native() |> Error.unwrap!()
   end
 
   @doc """

@@ -128,19 +128,22 @@ defmodule EXLA.CustomCall.Cache do
     end
   end
 
+  defp produce(cache, directory, disk, compile) when is_nil(directory) or is_nil(disk) do
+    count(cache, :misses)
+    compile.()
+  end
+
   defp produce(cache, directory, disk, compile) do
-    path = if directory && disk, do: Path.join(directory, disk.file)
+    path = Path.join(directory, disk.file)
 
-    with path when path != nil <- path,
-         {:ok, value} <- read(path, disk) do
-      count(cache, :disk_hits)
-      {:ok, value}
-    else
+    case read(path, disk) do
+      {:ok, value} ->
+        count(cache, :disk_hits)
+        {:ok, value}
+
       _ ->
-        count(cache, :misses)
-
-        with {:ok, value} <- compile.() do
-          if path, do: write(path, disk, value)
+        with {:ok, value} <- produce(cache, nil, nil, compile) do
+          write(path, disk, value)
           {:ok, value}
         end
     end
