@@ -172,6 +172,14 @@ defmodule EXLA.CustomCall.Cache do
     end
   end
 
+  # Of VMs that ended while they wrote. What is younger than an hour may be another VM's at work.
+  defp remove_leftovers(directory) do
+    for path <- Path.wildcard(Path.join(directory, "*.tmp")),
+        {:ok, %{mtime: written}} <- [File.stat(path, time: :posix)],
+        System.os_time(:second) - written > 3600,
+        do: File.rm(path)
+  end
+
   defp count(cache, counter, by \\ 1) do
     :counters.add(counters(cache), Map.fetch!(@counters, counter), by)
     Telemetry.event([:cache, Map.fetch!(@events, counter)], %{count: by})
@@ -187,6 +195,8 @@ defmodule EXLA.CustomCall.Cache do
     Process.flag(:trap_exit, true)
     name = opts[:name]
     :ets.new(name, [:named_table, :public, read_concurrency: true, write_concurrency: true])
+
+    if opts[:directory], do: remove_leftovers(opts[:directory])
 
     if :persistent_term.get({__MODULE__, name}, nil) == nil do
       :persistent_term.put({__MODULE__, name}, :counters.new(map_size(@counters), []))
