@@ -329,6 +329,16 @@ defmodule EXLA.CustomCall.ExecutableTest do
       assert error.message == "the executable runs on 2 devices, inputs for 1 were given"
     end
 
+    test "there can be eight" do
+      client = Client.new!(options: [cpu_device_count: 8])
+      assert Enum.map(client.devices, & &1.id) == Enum.to_list(0..7)
+      x = Value.parameter(@vector)
+      module = Module.build!([x], Value.custom_call([x], spec("test_copy"), [@vector]))
+      executable = Client.compile!(client, module, replicas: 8)
+      inputs = for n <- 1..8, do: [elem(f32([n, n]), 0)]
+      assert Executable.run_sharded!(executable, inputs, results: :binary) == inputs
+    end
+
     test "a program that is partitioned takes and gives the parts" do
       x =
         Value.parameter(Typespec.tensor({:f, 32}, {4}),
@@ -441,7 +451,7 @@ defmodule EXLA.CustomCall.ExecutableTest do
     end
   end
 
-  test "1,000 runs from 100 processes give the right results" do
+  test "1,000 runs at once from 1,000 processes give the right results" do
     executable = add()
 
     results =
@@ -452,7 +462,7 @@ defmodule EXLA.CustomCall.ExecutableTest do
           [sum] = Executable.run!(executable, [input, input], results: :binary)
           floats(sum) == [2.0 * n, -2.0 * n]
         end,
-        max_concurrency: 100
+        max_concurrency: 1_000
       )
       |> Enum.map(fn {:ok, right?} -> right? end)
 

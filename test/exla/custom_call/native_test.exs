@@ -101,6 +101,31 @@ defmodule EXLA.CustomCall.NativeTest do
     refute_received {:monitor, _, :long_schedule, _}
   end
 
+  test "no scheduler, normal or dirty, is held while handlers work" do
+    spec = %Spec{call_target_name: "test_sleep_ms", attributes: [{"ms", "100 : i64"}]}
+    {input, type} = XLA.f32([1.0])
+    x = Value.parameter(type)
+    module = Module.build!([x], Value.custom_call([x], spec, [type]))
+    executable = EXLA.CustomCall.Client.compile!(XLA.client(), module)
+    run = fn -> EXLA.CustomCall.Executable.run_async!(executable, [input], results: :binary) end
+    Enum.each([run.()], &EXLA.CustomCall.Executable.await!/1)
+
+    :erlang.system_flag(:scheduler_wall_time, true)
+    before = :erlang.statistics(:scheduler_wall_time_all)
+    runs = for _ <- 1..64, do: run.()
+    results = Enum.map(runs, &EXLA.CustomCall.Executable.await!/1)
+    later = :erlang.statistics(:scheduler_wall_time_all)
+    :erlang.system_flag(:scheduler_wall_time, false)
+
+    assert results == List.duplicate([input], 64)
+
+    # Held by the handlers, the two schedulers of a machine with two cores would be busy throughout.
+    for {{id, active, total}, {id, active_later, total_later}} <-
+          Enum.zip(Enum.sort(before), Enum.sort(later)) do
+      assert (active_later - active) / max(total_later - total, 1) < 0.7, "scheduler #{id}"
+    end
+  end
+
   test "a process that is killed while its call runs harms nothing" do
     spec = %Spec{call_target_name: "test_sleep_ms", attributes: [{"ms", "200 : i64"}]}
     {input, type} = XLA.f32([1.0])
