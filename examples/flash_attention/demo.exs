@@ -74,7 +74,11 @@ errors =
   for {name, block} <- [{"full", %Forward{}}, {"causal", %Forward{causal: true}}] do
     module = lower.(block)
     {compile_time, executable} = timed.(fn -> Client.compile!(client, module) end)
-    answers = for _ <- 1..runs, do: timed.(fn -> Executable.run!(executable, operands) end)
+
+    answers =
+      for _ <- 1..runs,
+          do: timed.(fn -> Executable.run!(executable, operands, results: :binary) end)
+
     {run_times, [[out, lse, _workspace] | _]} = Enum.unzip(answers)
 
     {expected_out, expected_lse} = apply(Reference, :forward, [block | operands])
@@ -121,7 +125,7 @@ for {layout, expected} <- [{[1, 0], [0, 1, 2, 3, 4, 5]}, {[0, 1], [0, 3, 1, 4, 2
 
   module = Module.build!([operand], Value.custom_call([operand], spec, [elements]))
   executable = Client.compile!(client, module)
-  [seen] = Executable.run!(executable, [Floats.encode([0, 1, 2, 3, 4, 5])])
+  [seen] = Executable.run!(executable, [Floats.encode([0, 1, 2, 3, 4, 5])], results: :binary)
   seen = seen |> Floats.decode() |> Enum.map(&trunc/1)
 
   IO.puts("  #{Enum.join(seen, ", ")}   with operand_layouts = #{operand_layouts}")
