@@ -19,7 +19,7 @@ export TABLEGEN_190_PREFIX := $(EXLA_CUSTOM_CALL_LLVM_PREFIX)
 export LIBCLANG_PATH ?= $(EXLA_CUSTOM_CALL_LLVM_PREFIX)/lib
 endif
 
-.PHONY: help setup build plugin test test-plugins demo lint ci clean
+.PHONY: help setup build plugin test test-plugins demo soak soak-short lint ci clean
 
 help: ## Prints this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,6 +47,12 @@ test-plugins: test ## Runs Mix's tests on the other build of the plugin too
 
 demo: plugin ## Runs examples/flash_attention
 	@cd examples/flash_attention && mix run demo.exs
+
+soak: plugin ## Runs 100,000 programs, compiles 2,000, and fails if memory grows (RUNS, COMPILATIONS, GROWTH_MIB)
+	@mix run bench/soak.exs --runs $${RUNS:-100000} --compilations $${COMPILATIONS:-2000} --growth-mib $${GROWTH_MIB:-64}
+
+soak-short: plugin ## The same for about 20 seconds
+	@mix run bench/soak.exs --runs $${RUNS:-24000} --compilations $${COMPILATIONS:-480} --growth-mib $${GROWTH_MIB:-64}
 
 lint: build ## Checks formats, warnings and types, in Rust and Elixir
 	@scripts/lint.sh

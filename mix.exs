@@ -42,7 +42,7 @@ defmodule EXLACustomCall.MixProject do
       # test/support/handlers is a member of the Cargo workspace, which does not load without it.
       files:
         ~w(lib mix native include test/support/handlers .cargo Cargo.toml Cargo.lock clippy.toml
-           mix.exs .formatter.exs README.md LICENSE CHANGELOG.md),
+           mix.exs .formatter.exs guides README.md LICENSE CHANGELOG.md),
       exclude_patterns: [~r{/target/}]
     ]
   end

@@ -1,20 +1,19 @@
 defmodule EXLA.CustomCall.ReadmeTest do
-  # Not async: it defines the README's modules and prints.
+  # Not async: it defines the README's modules and prints, and there is one sink for telemetry.
   use ExUnit.Case, async: false
 
   import ExUnit.CaptureIO
 
+  alias EXLA.CustomCall.{Guide, Telemetry}
+
   @root Path.expand("..", __DIR__)
   @readme File.read!(Path.join(@root, "README.md"))
+  @library "native/target/release/librow_scale.so"
 
   @moduletag :tmp_dir
   @moduletag timeout: 300_000
 
-  defp blocks(language) do
-    ~r/```#{language}\n(.*?)```/s
-    |> Regex.scan(@readme, capture: :all_but_first)
-    |> List.flatten()
-  end
+  defp blocks(language), do: Guide.blocks(@readme, language)
 
   # The handler's crate, with the path to this checkout's xla_ffi.
   defp build_handler(folder) do
@@ -22,39 +21,30 @@ defmodule EXLA.CustomCall.ReadmeTest do
     [source] = blocks("rust")
     assert manifest =~ ~s("../../exla_custom_call/native/xla_ffi")
     manifest = String.replace(manifest, "../../exla_custom_call", @root)
-    File.mkdir_p!(Path.join(folder, "src"))
-    File.write!(Path.join(folder, "Cargo.toml"), manifest <> "\n[workspace]\n")
-    File.write!(Path.join(folder, "src/lib.rs"), source)
-    # The versions that this package has been built with: they are on the machine.
-    File.cp!(Path.join(@root, "Cargo.lock"), Path.join(folder, "Cargo.lock"))
-    # What has been compiled for it stays from one test to the next.
-    target = Path.join(@root, "target/readme")
-    args = ["build", "--release", "--quiet", "--offline", "--target-dir", target]
-    {output, status} = System.cmd("cargo", args, cd: folder, stderr_to_stdout: true)
-    assert {output, status} == {"", 0}
-    Path.wildcard(Path.join(target, "release/librow_scale.{so,dylib}")) |> hd()
+    Guide.build_crate!(folder, "row_scale", manifest, source)
   end
 
-  test "its example does what it says", %{tmp_dir: folder} do
+  test "its examples do what it says", %{tmp_dir: folder} do
+    on_exit(fn -> Telemetry.put_module(nil) end)
     library = build_handler(folder)
-    [_deps, define, run, lower, refuse, _nx_deps] = blocks("elixir")
     [mlir] = blocks("mlir")
-    path = "native/target/release/librow_scale.so"
-    assert run =~ path
+    elixir = Enum.reject(blocks("elixir"), &(&1 =~ ~r/\A(def deps|config )/))
+    assert Enum.any?(elixir, &(&1 =~ @library))
+    replace = %{@library => library, "/tmp/my_app" => Path.join(folder, "cache")}
 
-    Code.eval_string(define)
-    {result, binding} = Code.eval_string(String.replace(run, path, library))
-    assert expected(run) == inspect(result)
+    printed = capture_io(fn -> send(self(), {:checked, Guide.run!(elixir, replace)}) end)
 
-    aliases = "alias EXLA.CustomCall.{Lowering}\n"
-    assert capture_io(fn -> Code.eval_string(aliases <> lower, binding) end) == mlir <> "\n"
-
-    {message, _binding} = Code.eval_string(refuse)
-    assert expected(refuse) == inspect(message)
+    assert printed == mlir <> "\n"
+    assert_received {:checked, checked}
+    assert checked == length(Regex.scan(~r/^#=> /m, @readme))
   end
 
-  defp expected(block) do
-    [_, expected] = Regex.run(~r/^#=> (.*)$/m, block)
-    expected
+  test "the files that it names are there" do
+    for document <- ["README.md" | Path.wildcard(Path.join(@root, "{guides,bench}/*.md"))],
+        path = Path.expand(document, @root),
+        [link] <- Regex.scan(~r/\]\(([^)#]+)/, File.read!(path), capture: :all_but_first),
+        not (link =~ ~r/^https?:/) do
+      assert File.exists?(Path.expand(link, Path.dirname(path))), "#{document} names #{link}"
+    end
   end
 end
