@@ -131,6 +131,10 @@ defmodule EXLA.CustomCall.Buffer do
 
   def delete(other), do: not_a_buffer(other)
 
+  @doc "Like `delete/1`, but raises."
+  @spec delete!(t()) :: :ok
+  def delete!(buffer), do: buffer |> delete() |> Error.unwrap!()
+
   @doc "Whether the buffer was deleted, or donated to a program."
   @spec deleted?(t()) :: boolean()
   def deleted?(%__MODULE__{ref: ref}) do

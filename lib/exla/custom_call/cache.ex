@@ -57,7 +57,30 @@ defmodule EXLA.CustomCall.Cache do
       |> EXLA.CustomCall.Options.validate(name: nil, max_entries: @max_entries, directory: nil)
       |> Error.unwrap!()
 
+    check!(is_atom(opts[:name]) and opts[:name] != nil, :name, "an atom", opts)
+
+    check!(
+      is_integer(opts[:max_entries]) and opts[:max_entries] >= 0,
+      :max_entries,
+      "an integer of 0 or more",
+      opts
+    )
+
+    check!(
+      is_nil(opts[:directory]) or is_binary(opts[:directory]),
+      :directory,
+      "a path or nil",
+      opts
+    )
+
     GenServer.start_link(__MODULE__, opts, name: opts[:name])
+  end
+
+  defp check!(valid?, name, expected, opts) do
+    unless valid? do
+      raise ArgumentError,
+            "expected #{inspect(name)} to be #{expected}, got: #{inspect(opts[name])}"
+    end
   end
 
   @doc """

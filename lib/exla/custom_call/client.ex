@@ -136,12 +136,8 @@ defmodule EXLA.CustomCall.Client do
   def compile(client, module, opts \\ [])
 
   def compile(%__MODULE__{} = client, %Module{} = module, opts) do
-    with {:ok, opts} <- Options.validate(opts, [timeout: :infinity] ++ @compile_options),
-         {:ok, timeout} <- Options.timeout(opts),
-         {:ok, options} <- compile_options(opts, module) do
-      Telemetry.span(:compile, %{client: client}, fn ->
-        compile(client, module, options, timeout)
-      end)
+    with {:ok, {options, timeout}} <- normalize(opts, module) do
+      compile_normalized(client, module, options, timeout)
     end
   end
 
@@ -159,7 +155,24 @@ defmodule EXLA.CustomCall.Client do
     client |> compile(module, opts) |> Error.unwrap!()
   end
 
-  defp compile(client, module, options, timeout) do
+  @doc false
+  # The options as the NIF takes them, the same for all ways to write them, and the time to wait.
+  def normalize(opts, module) do
+    with {:ok, opts} <- Options.validate(opts, [timeout: :infinity] ++ @compile_options),
+         {:ok, timeout} <- Options.timeout(opts),
+         {:ok, options} <- compile_options(opts, module) do
+      {:ok, {options, timeout}}
+    end
+  end
+
+  @doc false
+  def compile_normalized(client, module, options, timeout) do
+    Telemetry.span(:compile, %{client: client}, fn ->
+      native_compile(client, module, options, timeout)
+    end)
+  end
+
+  defp native_compile(client, module, options, timeout) do
     case Native.await(&Native.client_compile(client.ref, module.ref, options, &1), timeout) do
       {:ok, ref} ->
         {:ok, Executable.new(ref, client, module.parameters, module.results, options.donate)}
@@ -228,9 +241,7 @@ defmodule EXLA.CustomCall.Client do
   @spec info!(t()) :: map()
   def info!(client), do: client |> info() |> Error.unwrap!()
 
-  @doc false
-  # The compile options as the NIF takes them.
-  def compile_options(opts, module) do
+  defp compile_options(opts, module) do
     parameters = length(module.parameters)
     results = length(module.results)
     spmd = if opts[:spmd] == nil, do: opts[:partitions] != 1, else: opts[:spmd]

@@ -110,7 +110,7 @@ defmodule EXLA.CustomCall.Executable do
         {:ok, results} = Executable.result(async, message)
 
   Options: `:results` as in `run/3`, and `sharded: true` for inputs as in `run_sharded/3`. A caller
-  that dies meanwhile leaves nothing behind.
+  that dies meanwhile leaves nothing behind. There is no telemetry span: nobody is there to end it.
   """
   @spec run_async(t(), [input()] | [[input()]], keyword()) ::
           {:ok, Async.t()} | {:error, Error.t()}
@@ -134,7 +134,17 @@ defmodule EXLA.CustomCall.Executable do
   comes any more.
   """
   @spec await(Async.t(), timeout()) :: {:ok, [result()] | [[result()]]} | {:error, Error.t()}
-  def await(%Async{} = async, timeout \\ :infinity) do
+  def await(async, timeout \\ :infinity)
+
+  def await(%Async{} = async, timeout) do
+    with {:ok, timeout} <- Options.timeout(timeout: timeout), do: await_checked(async, timeout)
+  end
+
+  def await(other, _timeout) do
+    argument("expected the run that run_async/3 started, got: #{inspect(other)}")
+  end
+
+  defp await_checked(async, timeout) do
     case Native.answer(async.ref, async.ticket, timeout) do
       :timeout ->
         {:error,
@@ -165,7 +175,9 @@ defmodule EXLA.CustomCall.Executable do
     * `:cost` - the compiler's estimates by name, such as `"flops"`;
     * `:fingerprint` - bytes that are the same for the same program of the same compiler.
   """
-  @spec info(t()) :: map()
+  @spec info(t()) :: {:ok, map()} | {:error, Error.t()}
+  def info(executable)
+
   def info(%__MODULE__{ref: ref}) do
     {name, replicas, partitions, devices, memory, cost, fingerprint} = Native.executable_info(ref)
 
@@ -173,22 +185,30 @@ defmodule EXLA.CustomCall.Executable do
       ~w(generated_code arguments results aliased temporary host_generated_code host_arguments
          host_results host_aliased host_temporary peak)a
 
-    %{
-      name: name,
-      replicas: replicas,
-      partitions: partitions,
-      devices: devices,
-      memory: memory && keys |> Enum.zip(memory) |> Map.new(),
-      cost: cost && Map.new(cost),
-      fingerprint: fingerprint
-    }
+    {:ok,
+     %{
+       name: name,
+       replicas: replicas,
+       partitions: partitions,
+       devices: devices,
+       memory: memory && keys |> Enum.zip(memory) |> Map.new(),
+       cost: cost && Map.new(cost),
+       fingerprint: fingerprint
+     }}
   end
+
+  def info(other), do: not_an_executable(other)
+
+  @doc "Like `info/1`, but raises."
+  @spec info!(t()) :: map()
+  def info!(executable), do: executable |> info() |> Error.unwrap!()
 
   @doc """
   The optimised program as HLO text: what the compiler made of the module.
   """
   @spec hlo_text(t()) :: {:ok, String.t()} | {:error, Error.t()}
   def hlo_text(%__MODULE__{ref: ref}), do: Native.from_native(Native.executable_hlo_text(ref))
+  def hlo_text(other), do: not_an_executable(other)
 
   @doc "Like `hlo_text/1`, but raises."
   @spec hlo_text!(t()) :: String.t()
@@ -213,6 +233,8 @@ defmodule EXLA.CustomCall.Executable do
       {:ok, @magic <> :crypto.hash(:sha256, body) <> body}
     end
   end
+
+  def serialize(other), do: not_an_executable(other)
 
   @doc "Like `serialize/1`, but raises."
   @spec serialize!(t()) :: binary()
@@ -359,11 +381,21 @@ defmodule EXLA.CustomCall.Executable do
 
   defp check_executable(%__MODULE__{} = executable), do: {:ok, executable}
 
-  defp check_executable(other) do
+  defp check_executable(other), do: not_an_executable(other)
+
+  defp not_an_executable(other) do
     argument("expected an EXLA.CustomCall.Executable, got: #{inspect(other)}")
   end
 
-  defp check_results(results) when results in [:buffer, :binary, :tensor], do: {:ok, results}
+  defp check_results(results) when results in [:buffer, :binary], do: {:ok, results}
+
+  # Before the run, which may take its inputs.
+  defp check_results(:tensor) do
+    case Code.ensure_loaded(Nx) do
+      {:module, Nx} -> {:ok, :tensor}
+      {:error, _reason} -> argument("there is no Nx to make tensors with")
+    end
+  end
 
   defp check_results(other) do
     {:error,

@@ -176,6 +176,18 @@ defmodule EXLA.CustomCall.Library do
     EXLA.CustomCall.ProcessHandler.register(client, target, fun_or_pid, opts)
   end
 
+  @doc "Like `register/4`, but raises."
+  @spec register!(
+          Client.t(),
+          binary(),
+          (EXLA.CustomCall.ProcessHandler.Call.t() -> EXLA.CustomCall.ProcessHandler.answer())
+          | pid(),
+          keyword()
+        ) :: :ok
+  def register!(client, target, fun_or_pid, opts \\ []) do
+    client |> register(target, fun_or_pid, opts) |> Error.unwrap!()
+  end
+
   # The handlers as the NIF takes them, `{target, symbols}`.
   defp check_handlers(handlers) when is_map(handlers) and not is_struct(handlers) do
     handlers |> Map.to_list() |> check_handlers()

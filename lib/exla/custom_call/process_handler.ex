@@ -29,7 +29,8 @@ defmodule EXLA.CustomCall.ProcessHandler do
   ## With a process of one's own
 
   Registered with a pid instead of a function, the process gets `{:custom_call, responder, operands,
-  attributes, results}`. Turn it into a call with `call/1`, and answer with `reply/2`.
+  attributes, results}`. Turn it into a call with `call/1`, and answer with `reply/2`. A process that
+  drops the message keeps the call waiting until its garbage is collected, or the time-out.
   """
 
   use GenServer
@@ -71,11 +72,24 @@ defmodule EXLA.CustomCall.ProcessHandler do
     with {:ok, opts} <- Options.validate(opts, timeout: @default_timeout),
          :ok <- check(client, target, answerer, opts[:timeout]),
          {:ok, pid} <- process(answerer) do
-      case Native.process_handler_register(client.ref, target, pid, opts[:timeout]) do
-        {:ok, :ok} -> :ok
-        {:error, native} -> {:error, Error.from_native(native)}
+      answer = Native.process_handler_register(client.ref, target, pid, opts[:timeout])
+
+      # Of a function that was registered before, or is not now, nobody needs the process any more.
+      case answer do
+        {:ok, previous} -> stop(previous)
+        {:error, _native} -> stop(pid)
       end
+
+      with {:ok, _previous} <- Native.from_native(answer), do: :ok
     end
+  end
+
+  # Only processes that this module started are under the supervisor.
+  defp stop(nil), do: :ok
+
+  defp stop(pid) do
+    DynamicSupervisor.terminate_child(__MODULE__.Supervisor, pid)
+    :ok
   end
 
   @doc """

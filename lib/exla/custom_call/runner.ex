@@ -29,7 +29,8 @@ defmodule EXLA.CustomCall.Runner do
     * `:cache` - the name of a cache, or `nil` to compile each time. Default: the one that this package
       starts.
     * `:name` - the module's name, as `EXLA.CustomCall.Module.build/3` takes it.
-    * `:timeout` - how many milliseconds the run may take, default `:infinity`.
+    * `:timeout` - how many milliseconds the run may take, default `:infinity`. That of the
+      compiler is one of the `:compile` options.
   """
   @spec run(
           EXLA.CustomCall.t(),
@@ -72,24 +73,36 @@ defmodule EXLA.CustomCall.Runner do
     end
   end
 
-  @doc false
   # Through a cache, where there is one.
-  def compile(client, module, opts, cache) do
-    if cache == nil or :ets.whereis(cache) == :undefined do
-      Client.compile(client, module, opts)
-    else
-      hash = :crypto.hash(:sha256, Module.to_bytecode(module))
-      key = {client.ref, hash, opts}
+  defp compile(client, module, opts, cache) do
+    with {:ok, {options, timeout}} <- Client.normalize(opts, module),
+         :ok <- check_devices(options) do
+      compile = fn -> Client.compile_normalized(client, module, options, timeout) end
 
-      Cache.fetch(cache, key, disk(client, hash, opts), fn ->
-        Client.compile(client, module, opts)
-      end)
+      if cache == nil or :ets.whereis(cache) == :undefined do
+        compile.()
+      else
+        hash = :crypto.hash(:sha256, Module.to_bytecode(module))
+        Cache.fetch(cache, {client.ref, hash, options}, disk(client, hash, options), compile)
+      end
     end
   end
 
+  defp check_devices(%{replicas: 1, partitions: 1}), do: :ok
+
+  defp check_devices(%{replicas: replicas, partitions: partitions}) do
+    {:error,
+     Error.new(
+       :argument,
+       "a block runs on one device, got #{replicas} replicas and #{partitions} partitions; for " <>
+         "several use EXLA.CustomCall.Lowering, Client.compile/3 and Executable.run_sharded/3",
+       field: :compile
+     )}
+  end
+
   # The file's name tells programs apart; what may be loaded, its header tells.
-  defp disk(client, hash, opts) do
-    parts = {hash, opts, client.platform_name, client.platform_version, client.api_version}
+  defp disk(client, hash, options) do
+    parts = {hash, options, client.platform_name, client.platform_version, client.api_version}
     name = :crypto.hash(:sha256, :erlang.term_to_binary(parts))
 
     %{

@@ -87,14 +87,14 @@ macro_rules! rows {
 }
 static TRAMPOLINES: [[Trampoline; ROWS]; ROWS] = rows!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
 
-/// Registers `process` for calls of `target`; one that is registered already is replaced.
+/// Registers `process` for calls of `target`. One that was registered before is replaced, and returned.
 #[rustler::nif(schedule = "DirtyIo")]
 fn process_handler_register(
     client: ResourceArc<ClientResource>,
     target: Binary,
     process: LocalPid,
     timeout_ms: u64,
-) -> NifResult<Result<Atom, NifError>> {
+) -> NifResult<Result<Option<LocalPid>, NifError>> {
     let client = client.get()?;
     if client.ffi_platform() != "Host" {
         return Ok(Err(NifError::Refused(
@@ -115,8 +115,9 @@ fn process_handler_register(
     );
     let mut registry = locked(&REGISTRY);
     if let Some(&slot) = registry.slots.get(&key) {
-        registry.answerers[slot] = answerer;
-        return Ok(Ok(atoms::ok()));
+        let previous = std::mem::replace(&mut registry.answerers[slot], answerer);
+        let replaced = previous.process != process;
+        return Ok(Ok(replaced.then_some(previous.process)));
     }
     let slot = registry.answerers.len();
     if slot == SLOTS {
@@ -136,7 +137,7 @@ fn process_handler_register(
     }
     registry.answerers.push(answerer);
     registry.slots.insert(key, slot);
-    Ok(Ok(atoms::ok()))
+    Ok(Ok(None))
 }
 
 enum Outcome {

@@ -149,5 +149,15 @@ defmodule EXLA.CustomCall.CacheTest do
     assert_raise ArgumentError,
                  "unknown option :size; the options are :name, :max_entries, :directory",
                  fn -> Cache.start_link(name: :x, size: 1) end
+
+    assert_raise ArgumentError, "expected :name to be an atom, got: nil", fn ->
+      Cache.start_link([])
+    end
+
+    assert_raise ArgumentError,
+                 "expected :max_entries to be an integer of 0 or more, got: :x",
+                 fn ->
+                   Cache.start_link(name: :x, max_entries: :x)
+                 end
   end
 end

@@ -309,7 +309,7 @@ defmodule EXLA.CustomCall.ExecutableTest do
       x = Value.parameter(@vector)
       module = Module.build!([x], Value.custom_call([x], spec("test_copy"), [@vector]))
       executable = Client.compile!(XLA.client(), module, replicas: 2)
-      assert %{replicas: 2, partitions: 1, devices: [0, 1]} = Executable.info(executable)
+      assert %{replicas: 2, partitions: 1, devices: [0, 1]} = Executable.info!(executable)
       {one, _} = f32([1, 2])
       {two, _} = f32([3, 4])
 
@@ -360,7 +360,7 @@ defmodule EXLA.CustomCall.ExecutableTest do
   describe "what is known of an executable" do
     test "memory, fingerprint and the optimised program" do
       executable = add()
-      info = Executable.info(executable)
+      info = Executable.info!(executable)
       assert %{replicas: 1, partitions: 1, devices: [0], memory: memory} = info
       assert memory.arguments == 16
       assert memory.results == 8

@@ -144,6 +144,15 @@ defmodule EXLA.CustomCall.ProcessHandlerTest do
     assert {:ok, _} = call(target, [f32([1, 2])])
   end
 
+  test "the process of a function that was replaced, or refused, ends" do
+    count = fn -> DynamicSupervisor.count_children(ProcessHandler.Supervisor).active end
+    target = register(&double/1)
+    before = count.()
+    for _ <- 1..20, do: assert(Library.register(XLA.client(), target, &double/1) == :ok)
+    assert {:error, _} = Library.register(XLA.client(), "test_copy", &double/1)
+    assert_in_delta count.(), before, 10
+  end
+
   test "a function can run programs itself" do
     inner = register(&double/1)
 

@@ -75,6 +75,14 @@ defmodule EXLA.CustomCall.RunnerTest do
     assert %{misses: 2, hits: 1, disk_hits: 0, entries: 2} = Cache.stats(name)
     assert length(File.ls!(folder)) == 2
 
+    # Options that say the same are the same, and a time-out is no part of the program.
+    for compile <- [[replicas: 1], [timeout: 60_000, partitions: 1]] do
+      assert {:ok, ^result} =
+               run(%Scale{factor: 2.0}, [f32([1, 2])], @vector, opts ++ [compile: compile])
+    end
+
+    assert %{misses: 2, hits: 3} = Cache.stats(name)
+
     # As after a restart.
     Cache.clear(name)
     assert {:ok, ^result} = run.(2.0)
@@ -85,6 +93,15 @@ defmodule EXLA.CustomCall.RunnerTest do
     Cache.clear(name)
     assert {:ok, ^result} = run.(2.0)
     assert %{misses: 3, disk_hits: 1} = Cache.stats(name)
+  end
+
+  test "several devices are refused before anything is compiled" do
+    opts = [client: XLA.client(), compile: [replicas: 2]]
+    {:error, error} = run(%Scale{}, [f32([1, 2])], @vector, opts)
+
+    assert error.message ==
+             "a block runs on one device, got 2 replicas and 1 partitions; for several use " <>
+               "EXLA.CustomCall.Lowering, Client.compile/3 and Executable.run_sharded/3"
   end
 
   test "buffers go in and come out" do
