@@ -381,6 +381,29 @@ defmodule EXLA.CustomCall.ExecutableTest do
       assert floats(sum) == [2.0, 4.0]
     end
 
+    builds = Enum.map([:jax, :zml], &EXLA.CustomCall.Plugin.resolve(:cpu, build: &1))
+
+    unless Enum.all?(builds, &match?({:ok, _}, &1)),
+      do: @tag(skip: "one build of the plugin is there")
+
+    test "are refused by another build of the plugin" do
+      [one, other] =
+        for build <- [:jax, :zml] do
+          {:ok, path} = EXLA.CustomCall.Plugin.resolve(:cpu, build: build)
+          Client.new!(plugin: path)
+        end
+
+      x = Value.parameter(@vector)
+      [y] = Value.op("stablehlo.negate", [x], [@vector])
+      bytes = Executable.serialize!(Client.compile!(one, Module.build!([x], [y])))
+      assert {:ok, _} = Executable.deserialize(one, bytes)
+      {:error, error} = Executable.deserialize(other, bytes)
+      assert error.kind == :compile
+
+      assert error.message ==
+               "the serialized executable is refused: its PJRT API version is 0.115, here it is 0.106"
+    end
+
     test "are refused when they are damaged, cut off or something else" do
       bytes = Executable.serialize!(add())
       size = byte_size(bytes)
