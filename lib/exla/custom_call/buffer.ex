@@ -126,7 +126,7 @@ defmodule EXLA.CustomCall.Buffer do
   """
   @spec delete(t()) :: :ok | {:error, Error.t()}
   def delete(%__MODULE__{ref: ref}) do
-    with {:ok, :ok} <- Native.from_native(Native.buffer_delete(ref)), do: :ok
+    with {:ok, :ok} <- Native.await(&Native.buffer_delete(ref, &1)), do: :ok
   end
 
   def delete(other), do: not_a_buffer(other)
@@ -140,6 +140,8 @@ defmodule EXLA.CustomCall.Buffer do
   def deleted?(%__MODULE__{ref: ref}) do
     Native.buffer_deleted(ref) |> Native.from_native() |> Error.unwrap!()
   end
+
+  def deleted?(other), do: other |> not_a_buffer() |> Error.unwrap!()
 
   @doc """
   Where and how the tensor lies.

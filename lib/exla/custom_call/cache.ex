@@ -7,7 +7,8 @@ defmodule EXLA.CustomCall.Cache do
   ask for the same meanwhile wait for it. Where the compiling process fails or dies, one of those that
   wait takes over, so an error is never kept.
 
-  It holds the executables that were used last:
+  It holds the executables that were used last, and with them their clients, which a service makes
+  once:
 
       config :exla_custom_call, cache: [max_entries: 128]
 
@@ -93,7 +94,9 @@ defmodule EXLA.CustomCall.Cache do
   """
   @spec fetch(atom(), term(), nil | map(), (() -> {:ok, term()} | {:error, term()})) ::
           {:ok, term()} | {:error, term()}
-  def fetch(cache, key, disk, compile) do
+  def fetch(cache, key, disk, compile) when is_function(compile, 0) do
+    check_running!(cache)
+
     case :ets.lookup(cache, key) do
       [{^key, value, _used}] ->
         # Lost where it was evicted since, which does no harm.
@@ -117,6 +120,7 @@ defmodule EXLA.CustomCall.Cache do
   """
   @spec stats(atom()) :: stats()
   def stats(cache \\ __MODULE__) do
+    check_running!(cache)
     counters = counters(cache)
 
     for {name, index} <- @counters, into: %{entries: :ets.info(cache, :size)} do
@@ -126,7 +130,16 @@ defmodule EXLA.CustomCall.Cache do
 
   @doc "Forgets all executables; what is on disk stays."
   @spec clear(atom()) :: :ok
-  def clear(cache \\ __MODULE__), do: GenServer.call(cache, :clear)
+  def clear(cache \\ __MODULE__) do
+    check_running!(cache)
+    GenServer.call(cache, :clear)
+  end
+
+  defp check_running!(cache) do
+    unless is_atom(cache) and :ets.whereis(cache) != :undefined do
+      raise ArgumentError, "there is no cache #{inspect(cache)}"
+    end
+  end
 
   # Asks for the right to compile: it is granted at once, or when whoever has it is done.
   defp claim(cache, key, disk, compile) do
@@ -146,8 +159,13 @@ defmodule EXLA.CustomCall.Cache do
           end
 
         kept = if match?({:ok, _}, result), do: result, else: :error
-        GenServer.call(cache, {:done, key, kept}, :infinity)
+        evicted = GenServer.call(cache, {:done, key, kept}, :infinity)
+        if evicted > 0, do: count(cache, :evictions, evicted)
         result
+
+      # This process compiles the same already: what it asks for inside is not kept.
+      :nested ->
+        produce(cache, nil, nil, compile)
     end
   end
 
@@ -232,6 +250,7 @@ defmodule EXLA.CustomCall.Cache do
        directory: opts[:directory],
        # Those who compile, by key, as monitors, and those who wait for them, the first first.
        holders: %{},
+       pids: %{},
        keys: %{},
        waiting: %{}
      }}
@@ -243,6 +262,9 @@ defmodule EXLA.CustomCall.Cache do
       [{^key, value, _used}] ->
         {:reply, {:value, value}, state}
 
+      [] when is_map_key(state.holders, key) and :erlang.map_get(key, state.pids) == pid ->
+        {:reply, :nested, state}
+
       [] when is_map_key(state.holders, key) ->
         waiting = Map.update(state.waiting, key, [from], &(&1 ++ [from]))
         {:noreply, %{state | waiting: waiting}}
@@ -253,7 +275,10 @@ defmodule EXLA.CustomCall.Cache do
   end
 
   def handle_call({:done, key, result}, _from, state) do
-    {:reply, :ok, done(state, key, result)}
+    before = :ets.info(state.table, :size)
+    state = done(state, key, result)
+    added = if match?({:ok, _}, result) and state.max_entries > 0, do: 1, else: 0
+    {:reply, before + added - :ets.info(state.table, :size), state}
   end
 
   def handle_call(:clear, _from, state) do
@@ -277,13 +302,15 @@ defmodule EXLA.CustomCall.Cache do
   defp grant(state, key, pid) do
     monitor = Process.monitor(pid)
     holders = Map.put(state.holders, key, monitor)
-    %{state | holders: holders, keys: Map.put(state.keys, monitor, key)}
+    keys = Map.put(state.keys, monitor, key)
+    %{state | holders: holders, keys: keys, pids: Map.put(state.pids, key, pid)}
   end
 
   defp done(state, key, result) do
     {monitor, holders} = Map.pop(state.holders, key)
     if monitor, do: Process.demonitor(monitor, [:flush])
-    state = %{state | holders: holders, keys: Map.delete(state.keys, monitor)}
+    keys = Map.delete(state.keys, monitor)
+    state = %{state | holders: holders, keys: keys, pids: Map.delete(state.pids, key)}
     {waiting, rest} = Map.pop(state.waiting, key, [])
     answer(%{state | waiting: rest}, key, waiting, result)
   end
@@ -319,7 +346,6 @@ defmodule EXLA.CustomCall.Cache do
         )
 
       :ets.delete(state.table, oldest)
-      count(state.table, :evictions)
     end
   end
 end

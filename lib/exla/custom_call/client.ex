@@ -123,7 +123,8 @@ defmodule EXLA.CustomCall.Client do
     * `:donate` - indexes of parameters whose memory the program may use for its results. A buffer
       that is given for one cannot be used afterwards; a binary can, since it is copied.
     * `:xla_options` - XLA's own options by name, such as `[xla_dump_to: "/tmp/dump"]`, where the
-      plugin takes them.
+      plugin takes them. XLA does not check all of them: a value that makes no sense, such as a
+      negative count, can end the VM.
     * `:timeout` - how many milliseconds to wait, default `:infinity`. The compiler runs on after it,
       and what it makes is dropped.
 
@@ -254,7 +255,7 @@ defmodule EXLA.CustomCall.Client do
          {:ok, to_parameters} <- flags(opts, :propagate_to_parameters, parameters),
          {:ok, assignment} <- assignment(opts[:device_assignment], replicas, partitions),
          {:ok, donate} <- donate(opts[:donate], parameters),
-         {:ok, xla_options} <- create_options(opts[:xla_options], :xla_options) do
+         {:ok, xla_options} <- xla_options(opts[:xla_options]) do
       {:ok,
        %{
          replicas: replicas,
@@ -436,6 +437,16 @@ defmodule EXLA.CustomCall.Client do
            inspect(options),
          field: field
        )}
+    end
+  end
+
+  # As create options, but for lists, which XLA's own options are not.
+  defp xla_options(options) do
+    with {:ok, options} <- create_options(options, :xla_options) do
+      case Enum.find(options, fn {_name, value} -> is_list(value) end) do
+        nil -> {:ok, options}
+        {name, list} -> option_error(:xla_options, "without lists", [{name, list}])
+      end
     end
   end
 

@@ -45,12 +45,13 @@ defmodule EXLA.CustomCall.Executable do
     answer is `{ref, answer}`, with the struct's `:ref`.
     """
 
-    @enforce_keys [:ref, :ticket, :executable, :results, :sharded]
-    defstruct [:ref, :ticket, :executable, :results, :sharded]
+    @enforce_keys [:ref, :ticket, :owner, :executable, :results, :sharded]
+    defstruct [:ref, :ticket, :owner, :executable, :results, :sharded]
 
     @type t :: %__MODULE__{
             ref: reference(),
             ticket: reference(),
+            owner: pid(),
             executable: EXLA.CustomCall.Executable.t(),
             results: :buffer | :binary | :tensor,
             sharded: boolean()
@@ -85,6 +86,10 @@ defmodule EXLA.CustomCall.Executable do
   @doc """
   Runs an executable of several devices: one list of inputs for each, in the order of the device
   assignment. Returns one list of results for each. Options as in `run/3`.
+
+  On the CPU one such program of a client is at work at a time; others wait for it. A handler that
+  fails on one device leaves the others waiting at the next collective: XLA ends the process over that
+  after 40 seconds.
   """
   @spec run_sharded(t(), [[input()]], keyword()) :: {:ok, [[result()]]} | {:error, Error.t()}
   def run_sharded(executable, inputs, opts \\ []) do
@@ -116,8 +121,9 @@ defmodule EXLA.CustomCall.Executable do
           {:ok, Async.t()} | {:error, Error.t()}
   def run_async(executable, inputs, opts \\ []) do
     with {:ok, executable} <- check_executable(executable),
-         {:ok, opts} <- Options.validate(opts, [sharded: false] ++ @run_options) do
-      start(executable, inputs, opts, opts[:sharded] == true)
+         {:ok, opts} <- Options.validate(opts, [sharded: false] ++ @run_options),
+         {:ok, sharded} <- check_sharded(opts[:sharded]) do
+      start(executable, inputs, opts, sharded)
     end
   end
 
@@ -136,6 +142,10 @@ defmodule EXLA.CustomCall.Executable do
   @spec await(Async.t(), timeout()) :: {:ok, [result()] | [[result()]]} | {:error, Error.t()}
   def await(async, timeout \\ :infinity)
 
+  def await(%Async{owner: owner}, _timeout) when owner != self() do
+    argument("the process that started the run awaits it, that is #{inspect(owner)}")
+  end
+
   def await(%Async{} = async, timeout) do
     with {:ok, timeout} <- Options.timeout(timeout: timeout), do: await_checked(async, timeout)
   end
@@ -150,6 +160,9 @@ defmodule EXLA.CustomCall.Executable do
         {:error,
          Error.new(:run, "the program was not done within #{timeout} ms", code: :deadline_exceeded)}
 
+      :gone ->
+        argument("the answer of this run was taken, or given up, before")
+
       answer ->
         finish(async, answer)
     end
@@ -162,8 +175,17 @@ defmodule EXLA.CustomCall.Executable do
   @doc "The results in the message of a run that `run_async/3` started."
   @spec result(Async.t(), {reference(), term()}) ::
           {:ok, [result()] | [[result()]]} | {:error, Error.t()}
-  def result(%Async{ref: ref} = async, {ref, answer}) do
+  def result(async, message)
+
+  def result(%Async{ref: ref} = async, {ref, {tag, _value} = answer}) when tag in [:ok, :error] do
     finish(async, Native.from_native(answer))
+  end
+
+  def result(other, message) do
+    argument(
+      "expected the message of a run, {ref, answer} with the :ref of its struct, got: " <>
+        "#{inspect(message)} for #{inspect(other)}"
+    )
   end
 
   @doc """
@@ -224,10 +246,9 @@ defmodule EXLA.CustomCall.Executable do
   @spec serialize(t()) :: {:ok, binary()} | {:error, Error.t()}
   def serialize(%__MODULE__{} = executable) do
     with {:ok, bytes} <- Native.await(&Native.executable_serialize(executable.ref, &1)) do
-      head =
-        :erlang.term_to_binary({executable.parameters, executable.results, executable.donate},
-          minor_version: 2
-        )
+      types = fn typespecs -> Enum.map(typespecs, &Typespec.to_native/1) end
+      parts = {types.(executable.parameters), types.(executable.results), executable.donate}
+      head = :erlang.term_to_binary(parts, minor_version: 2)
 
       body = <<byte_size(head)::32, head::binary, bytes::binary>>
       {:ok, @magic <> :crypto.hash(:sha256, body) <> body}
@@ -254,7 +275,7 @@ defmodule EXLA.CustomCall.Executable do
   def deserialize(%Client{} = client, <<@magic, hash::binary-size(32), body::binary>>) do
     with true <- :crypto.hash(:sha256, body) == hash || damaged(),
          <<size::32, head::binary-size(size), bytes::binary>> <- body,
-         {parameters, results, donate} <- :erlang.binary_to_term(head, [:safe]),
+         {:ok, {parameters, results, donate}} <- read_head(head),
          {:ok, ref} <- Native.await(&Native.client_deserialize(client.ref, bytes, &1)) do
       {:ok, new(ref, client, parameters, results, donate)}
     else
@@ -279,6 +300,34 @@ defmodule EXLA.CustomCall.Executable do
   @doc "Like `deserialize/2`, but raises."
   @spec deserialize!(Client.t(), binary()) :: t()
   def deserialize!(client, bytes), do: client |> deserialize(bytes) |> Error.unwrap!()
+
+  # Numbers, lists and the atom :token: nothing that a VM could lack.
+  defp read_head(head) do
+    case :erlang.binary_to_term(head, [:safe]) do
+      {parameters, results, donate} ->
+        with true <- Enum.all?(parameters ++ results, &native_type?/1),
+             true <- Enum.all?(donate, &(is_integer(&1) and &1 in 0..(length(parameters) - 1)//1)) do
+          types = fn native -> Enum.map(native, &Typespec.from_native/1) end
+          {:ok, {types.(parameters), types.(results), donate}}
+        end
+
+      _ ->
+        damaged()
+    end
+  rescue
+    # Not a term, or lists that are none.
+    _ in [ArgumentError, Protocol.UndefinedError, FunctionClauseError] -> damaged()
+  end
+
+  defp native_type?(:token), do: true
+
+  defp native_type?({element, dimensions}) do
+    is_integer(element) and element in 0..(length(Typespec.types()) - 1) and
+      SpecTerms.proper_list?(dimensions) and
+      Enum.all?(dimensions, &(is_integer(&1) and &1 >= 0))
+  end
+
+  defp native_type?(_other), do: false
 
   defp damaged do
     {:error, Error.new(:compile, "the bytes of the executable are damaged: compile it anew")}
@@ -348,6 +397,7 @@ defmodule EXLA.CustomCall.Executable do
            %Async{
              ref: ref,
              ticket: ticket,
+             owner: self(),
              executable: executable,
              results: results,
              sharded: sharded
@@ -386,6 +436,11 @@ defmodule EXLA.CustomCall.Executable do
   defp not_an_executable(other) do
     argument("expected an EXLA.CustomCall.Executable, got: #{inspect(other)}")
   end
+
+  defp check_sharded(sharded) when is_boolean(sharded), do: {:ok, sharded}
+
+  defp check_sharded(other),
+    do: argument("expected :sharded to be a boolean, got: #{inspect(other)}")
 
   defp check_results(results) when results in [:buffer, :binary], do: {:ok, results}
 

@@ -38,7 +38,7 @@ defmodule EXLA.CustomCall.Native do
   def buffer_from_binary(_client, _device, _tensor, _tag), do: stub()
   def buffer_to_binary(_buffer, _tag), do: stub()
   def buffer_to_device(_buffer, _device, _tag), do: stub()
-  def buffer_delete(_buffer), do: stub()
+  def buffer_delete(_buffer, _tag), do: stub()
   def buffer_deleted(_buffer), do: stub()
   def buffer_info(_buffer), do: stub()
 
@@ -49,6 +49,7 @@ defmodule EXLA.CustomCall.Native do
   def executable_serialize(_executable, _tag), do: stub()
 
   def answer_cancel(_ticket), do: stub()
+  def answer_settled(_ticket), do: stub()
 
   def process_handler_register(_client, _target, _process, _timeout), do: stub()
   def process_handler_answer(_responder, _answer), do: stub()
@@ -70,21 +71,55 @@ defmodule EXLA.CustomCall.Native do
   end
 
   @doc false
-  # Waits for an answer that is under way. One that is not waited for any more is never sent.
+  # Waits for an answer that is under way. One that is not waited for any more is never sent; one that
+  # was taken from the mailbox, or given up, before is `:gone`.
   @spec answer(reference(), reference(), timeout()) ::
-          {:ok, term()} | {:error, Error.t()} | :timeout
+          {:ok, term()} | {:error, Error.t()} | :timeout | :gone
+  def answer(tag, ticket, :infinity), do: answer_in_slices(tag, ticket)
+
   def answer(tag, ticket, timeout) do
     receive do
       {^tag, answer} -> from_native(answer)
     after
-      timeout ->
-        if answer_cancel(ticket) do
-          :timeout
-        else
-          receive do
-            {^tag, answer} -> from_native(answer)
-          end
+      timeout -> give_up(tag, ticket)
+    end
+  end
+
+  # The states are the NIF's.
+  defp give_up(tag, ticket) do
+    case answer_cancel(ticket) do
+      0 ->
+        :timeout
+
+      # Being sent.
+      1 ->
+        receive do
+          {^tag, answer} -> from_native(answer)
+        after
+          1 -> give_up(tag, ticket)
         end
+
+      # Sent.
+      2 ->
+        receive do
+          {^tag, answer} -> from_native(answer)
+        after
+          0 -> :gone
+        end
+
+      # Given up before.
+      3 ->
+        :gone
+    end
+  end
+
+  # Every answer comes, unless it was taken or given up before: then it is not waited for without end.
+  defp answer_in_slices(tag, ticket) do
+    receive do
+      {^tag, answer} -> from_native(answer)
+    after
+      1_000 ->
+        if answer_settled(ticket), do: give_up(tag, ticket), else: answer_in_slices(tag, ticket)
     end
   end
 

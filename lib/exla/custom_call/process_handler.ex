@@ -15,13 +15,15 @@ defmodule EXLA.CustomCall.ProcessHandler do
   ## Why it cannot block for ever
 
   While a call waits for its answer, the thread that runs the program waits. No scheduler does, so the
-  function runs, and may itself run programs, which take other threads. There are 256 of them: so
-  many programs can be in the middle of a process handler at once, and a function that waits for yet
-  another one waits until a call is answered or its time-out has passed. Each call ends by one of:
+  function runs. Each call ends by one of:
 
     * the answer;
     * the time-out, with `:deadline_exceeded`;
     * the death of the process that has the call, with `:unavailable`.
+
+  The function may itself run programs. But a client has a limit of programs in flight, 32 with the CPU
+  plugins, and one more waits until another is done: where 32 programs wait for functions that each want
+  to run one, they wait until time-outs end them. Let such functions use a client of their own.
 
   An exception in the function, and an answer of the wrong number of results or bytes, is an error of
   the call.
@@ -96,7 +98,10 @@ defmodule EXLA.CustomCall.ProcessHandler do
   The call in a message `{:custom_call, responder, operands, attributes, results}`.
   """
   @spec call(tuple()) :: Call.t()
-  def call({:custom_call, _responder, operands, attributes, results}) do
+  def call(message)
+
+  def call({:custom_call, _responder, operands, attributes, results})
+      when is_list(operands) and is_map(attributes) and is_list(results) do
     %Call{
       operands: for({binary, type} <- operands, do: {binary, Typespec.from_native(type)}),
       attributes: attributes,
@@ -104,12 +109,26 @@ defmodule EXLA.CustomCall.ProcessHandler do
     }
   end
 
+  def call(other), do: not_a_message!(other)
+
   @doc """
   Answers the call of a message. Returns `false` if it waits no more.
   """
   @spec reply(tuple(), answer()) :: boolean()
-  def reply({:custom_call, responder, _operands, _attributes, _results}, answer) do
+  def reply(message, answer)
+
+  def reply({:custom_call, responder, _operands, _attributes, _results}, answer)
+      when is_reference(responder) do
     Native.process_handler_answer(responder, normalize(answer))
+  end
+
+  def reply(other, _answer), do: not_a_message!(other)
+
+  @spec not_a_message!(term()) :: no_return()
+  defp not_a_message!(other) do
+    raise ArgumentError,
+          "expected the message {:custom_call, responder, operands, attributes, results}, got: " <>
+            inspect(other)
   end
 
   defp normalize(answer) do

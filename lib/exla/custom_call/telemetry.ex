@@ -48,7 +48,17 @@ defmodule EXLA.CustomCall.Telemetry do
       :ok
   """
   @spec put_module(sink()) :: :ok
-  def put_module(module) when is_atom(module), do: :persistent_term.put(@key, module)
+  def put_module(module) do
+    unless module == nil or
+             (is_atom(module) and Code.ensure_loaded?(module) and
+                function_exported?(module, :execute, 3)) do
+      raise ArgumentError,
+            "expected a module with execute(event_name, measurements, metadata), got: " <>
+              inspect(module)
+    end
+
+    :persistent_term.put(@key, module)
+  end
 
   @doc false
   # Reports one event.

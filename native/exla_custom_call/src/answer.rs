@@ -18,8 +18,11 @@ use std::{
 };
 
 const PENDING: u8 = 0;
-const SENT: u8 = 1;
-const CANCELLED: u8 = 2;
+/// The message is being made, and will be there in a moment.
+const SENDING: u8 = 1;
+/// The message is in the caller's mailbox, or was taken from it.
+const SENT: u8 = 2;
+const CANCELLED: u8 = 3;
 
 /// Which of the two came first: the answer, or the caller's word that it waits no more.
 type State = Arc<AtomicU8>;
@@ -30,13 +33,21 @@ pub(crate) struct TicketResource(State);
 #[rustler::resource_impl]
 impl Resource for TicketResource {}
 
-/// Waives an answer. True if it will never come; false if it was sent already.
+/// Waives an answer. Returns the state that it was in: 0 means that it will never come now.
 #[rustler::nif]
-fn answer_cancel(ticket: ResourceArc<TicketResource>) -> bool {
-    ticket
+fn answer_cancel(ticket: ResourceArc<TicketResource>) -> u8 {
+    match ticket
         .0
         .compare_exchange(PENDING, CANCELLED, Ordering::AcqRel, Ordering::Acquire)
-        .is_ok()
+    {
+        Ok(state) | Err(state) => state,
+    }
+}
+
+/// Whether the answer was sent or waived.
+#[rustler::nif]
+fn answer_settled(ticket: ResourceArc<TicketResource>) -> bool {
+    matches!(ticket.0.load(Ordering::Acquire), SENT | CANCELLED)
 }
 
 /// The right to answer, once. One that is dropped unused sends an error: no caller waits for ever.
@@ -63,9 +74,9 @@ impl Answer {
         let Some((mut memory, tag)) = self.memory.take() else {
             return;
         };
-        let sent = self
-            .state
-            .compare_exchange(PENDING, SENT, Ordering::AcqRel, Ordering::Acquire);
+        let sent =
+            self.state
+                .compare_exchange(PENDING, SENDING, Ordering::AcqRel, Ordering::Acquire);
         if sent.is_err() {
             return;
         }
@@ -80,6 +91,7 @@ impl Answer {
             };
             (tag.load(env), answer)
         });
+        self.state.store(SENT, Ordering::Release);
     }
 }
 

@@ -6,7 +6,7 @@ use crate::{
     host, reaper,
 };
 use pjrt_runtime::{Buffer, HostInput, Layout, OwnedInput};
-use rustler::{Atom, Encoder, Env, NifResult, Resource, ResourceArc, Term};
+use rustler::{Encoder, Env, NifResult, Resource, ResourceArc, Term};
 
 /// A device buffer. Shared by those who read it; none is freed while another uses it.
 pub(crate) struct BufferResource {
@@ -136,9 +136,27 @@ fn buffer_to_device<'a>(
     ))
 }
 
-#[rustler::nif(schedule = "DirtyIo")]
-fn buffer_delete(buffer: ResourceArc<BufferResource>) -> NifResult<Result<Atom, Error>> {
-    Ok(buffer.get()?.delete().map(|()| atoms::ok()).map_err(failed))
+/// On a worker thread: the plugin waits for the work that the tensor comes from.
+#[rustler::nif]
+fn buffer_delete<'a>(
+    env: Env<'a>,
+    buffer: ResourceArc<BufferResource>,
+    tag: Term<'a>,
+) -> NifResult<Result<ResourceArc<TicketResource>, Error>> {
+    let nothing = atoms::nil().encode(env);
+    Ok(answer::by_message(
+        env,
+        tag,
+        nothing,
+        Kind::Buffer,
+        move |_, answer| {
+            answer.send(move |env| {
+                let buffer = buffer.get().map_err(host::malformed(Kind::Buffer))?;
+                buffer.delete().map_err(failed)?;
+                Ok(atoms::ok().encode(env))
+            });
+        },
+    ))
 }
 
 #[rustler::nif]

@@ -608,6 +608,7 @@ impl Buffer {
     /// # Errors
     /// [`Error::Pjrt`].
     pub fn delete(&self) -> Result<(), Error> {
+        let _guard = self.client().launch_guard(1, true);
         let mut args = Args::<PJRT_Buffer_Delete_Args>::new();
         args.buffer = self.raw().as_ptr();
         // SAFETY: the buffer is alive.

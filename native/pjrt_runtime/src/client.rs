@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use pjrt_sys::*;
 
@@ -32,6 +32,31 @@ struct Inner {
     devices: Vec<Device>,
     /// The plugin's handles of `devices`, in the same order.
     device_handles: Vec<NonNull<PJRT_Device>>,
+    launches: RwLock<()>,
+    /// Whether a program of several devices is at work, and where others wait for it.
+    busy: Mutex<bool>,
+    idle: Condvar,
+}
+
+/// The right of a program of several devices to be at work, given back when it is dropped.
+pub(crate) struct Turn(Client);
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let inner = &self.0.inner;
+        *inner.busy.lock().unwrap_or_else(PoisonError::into_inner) = false;
+        inner.idle.notify_one();
+    }
+}
+
+/// What a launch holds while it hands its inputs over.
+pub(crate) enum LaunchGuard<'a> {
+    /// Of a program of several devices.
+    Alone(#[allow(dead_code)] RwLockWriteGuard<'a, ()>),
+    /// Of what takes buffers away.
+    Shared(#[allow(dead_code)] RwLockReadGuard<'a, ()>),
+    /// Of what does neither.
+    None,
 }
 
 /// The client that this process has to free.
@@ -132,6 +157,9 @@ impl Client {
                 devices,
                 device_handles,
                 handle,
+                launches: RwLock::new(()),
+                busy: Mutex::new(false),
+                idle: Condvar::new(),
             }),
         })
     }
@@ -267,6 +295,42 @@ impl Client {
     /// also for a handler that is missing, [`Error::MissingFunction`].
     pub fn deserialize(&self, bytes: &[u8]) -> Result<Executable, Error> {
         Executable::deserialize(self, serialized::read(self, bytes)?)
+    }
+
+    /// Holds off what would break a launch on several devices half-way.
+    ///
+    /// A plugin that refuses one device's inputs when others have started leaves those waiting for it
+    /// for ever, and so does one that starts two programs with collectives in another order on each
+    /// device. So a launch on several devices goes alone: no other one, and nothing that deletes or
+    /// donates a buffer, comes between its checks and its start.
+    pub(crate) fn launch_guard(&self, devices: usize, takes_buffers: bool) -> LaunchGuard<'_> {
+        let launches = &self.inner.launches;
+        if devices > 1 {
+            LaunchGuard::Alone(launches.write().unwrap_or_else(PoisonError::into_inner))
+        } else if takes_buffers {
+            LaunchGuard::Shared(launches.read().unwrap_or_else(PoisonError::into_inner))
+        } else {
+            LaunchGuard::None
+        }
+    }
+
+    /// Waits until no other program of several devices is at work, where devices are threads of one
+    /// pool: programs that wait in collectives, each for a thread that another one has, would wait for
+    /// ever, and XLA ends the process over it. `None` for a program of one device, and elsewhere.
+    pub(crate) fn turn(&self, devices: usize) -> Option<Turn> {
+        if devices < 2 || self.ffi_platform() != "Host" {
+            return None;
+        }
+        let inner = &self.inner;
+        let mut busy = inner.busy.lock().unwrap_or_else(PoisonError::into_inner);
+        while *busy {
+            busy = inner
+                .idle
+                .wait(busy)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        *busy = true;
+        Some(Turn(self.clone()))
     }
 
     pub(crate) fn raw(&self) -> NonNull<PJRT_Client> {

@@ -176,6 +176,17 @@ pub enum Error {
     #[error("input {index}: the buffer belongs to another client than the executable")]
     ForeignBuffer { index: usize },
 
+    /// A buffer on another device than the one it is an input for.
+    #[error(
+        "input {index}: the buffer is on device {found}, and the program runs on device {expected} \
+         with it; copy it there first"
+    )]
+    WrongDevice {
+        index: usize,
+        expected: i32,
+        found: i32,
+    },
+
     /// A buffer or executable that was given up earlier.
     #[error("the {what} was {} and can be used no more", if *donated { "donated to an execution" } else { "deleted" })]
     Deleted {

@@ -291,9 +291,13 @@ impl Executable {
                 .collect();
             buffers.push(on_device?);
         }
+        let turn = self.client().turn(inputs.len());
+        let guard = self.client().launch_guard(inputs.len(), false);
         // The buffers are copies that nobody else knows, so the program may reuse their memory.
         // SAFETY: the buffers are alive, of this client, and on their devices.
-        let outputs = unsafe { self.launch(&arguments(&buffers), &[], 0) }?.wait()?;
+        let launch = unsafe { self.launch(&arguments(&buffers), &[], 0) };
+        drop(guard);
+        let outputs = Launch { turn, ..launch? }.wait()?;
         // Given back before more is taken: memory that goes back to the system is dear to get anew.
         drop(buffers);
         outputs
@@ -395,7 +399,12 @@ impl Executable {
     ) -> Result<Launch, Error> {
         self.check_devices(inputs.len())?;
         let count = inputs.first().map_or(0, |inputs| inputs.len());
-        for inputs in inputs {
+        let turn = self.client().turn(inputs.len());
+        // From the checks until the plugin has the inputs.
+        let _guard = self
+            .client()
+            .launch_guard(inputs.len(), !options.donate.is_empty());
+        for (inputs, (device, _)) in inputs.iter().zip(&self.inner.devices) {
             self.check_count(inputs.len())?;
             if inputs.len() != count {
                 return Err(Error::InputCount {
@@ -408,6 +417,14 @@ impl Executable {
                     return Err(Error::ForeignBuffer { index });
                 }
                 buffer.check_alive()?;
+                let found = buffer.device()?;
+                if found != *device {
+                    return Err(Error::WrongDevice {
+                        index,
+                        expected: *device,
+                        found,
+                    });
+                }
                 let tensor = buffer.tensor_type()?;
                 self.check_type(index, tensor.element_type, &tensor.dimensions)?;
             }
@@ -439,7 +456,7 @@ impl Executable {
                 inputs[index].note_donation();
             }
         }
-        launch
+        Ok(Launch { turn, ..launch? })
     }
 
     /// # Safety
@@ -494,6 +511,7 @@ impl Executable {
                     .iter()
                     .filter_map(|&raw| Event::from_raw(plugin, raw))
                     .collect(),
+                turn: None,
             }
         };
         called?;

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::buffer::Buffer;
+use crate::client::Turn;
 use crate::event::{self, Event};
 use crate::executable::Executable;
 use crate::Error;
@@ -14,6 +15,8 @@ pub(crate) struct Launch {
     /// By device; `None` where the plugin left an output out.
     pub(crate) outputs: Vec<Vec<Option<Buffer>>>,
     pub(crate) events: Vec<Event>,
+    /// Given back when all devices are done.
+    pub(crate) turn: Option<Turn>,
 }
 
 impl Launch {
@@ -38,6 +41,7 @@ impl Launch {
                 error: None,
                 on_done,
                 executable,
+                turn: self.turn,
             })),
         });
         for event in self.events {
@@ -60,6 +64,7 @@ struct State<F> {
     error: Option<Error>,
     on_done: F,
     executable: Executable,
+    turn: Option<Turn>,
 }
 
 impl<F> Completion<F>
@@ -77,6 +82,8 @@ where
         let last = state.take();
         drop(state);
         if let Some(state) = last {
+            // Before the callback, which may start the next one.
+            drop(state.turn);
             let result = match state.error {
                 Some(error) => Err(error),
                 None => complete(state.outputs),

@@ -114,6 +114,18 @@ defmodule EXLA.CustomCall.CacheTest do
     assert Cache.fetch(context.name, :a, nil, context.compile) == {:ok, 2}
   end
 
+  test "what a process asks for inside its own compilation does not wait for it", context do
+    fetch = &Cache.fetch(context.name, :a, nil, &1)
+    assert fetch.(fn -> fetch.(context.compile) end) == {:ok, 1}
+    assert fetch.(context.compile) == {:ok, 1}
+  end
+
+  test "there must be such a cache" do
+    for fun <- [&Cache.stats/1, &Cache.clear/1, &Cache.fetch(&1, :a, nil, fn -> {:ok, 1} end)] do
+      assert_raise ArgumentError, "there is no cache :nope", fn -> fun.(:nope) end
+    end
+  end
+
   test "it can be cleared", context do
     Cache.fetch(context.name, :a, nil, context.compile)
     assert Cache.clear(context.name) == :ok

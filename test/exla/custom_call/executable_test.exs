@@ -284,6 +284,32 @@ defmodule EXLA.CustomCall.ExecutableTest do
       refute_receive {_, _}, 200
     end
 
+    test "are awaited once, and by the process that started them" do
+      {input, _} = f32([1, 2])
+      taken = "the answer of this run was taken, or given up, before"
+      {:ok, async} = Executable.run_async(sleep(1), [input], results: :binary)
+      assert Executable.await(async) == {:ok, [input]}
+      assert {:error, %{message: ^taken}} = Executable.await(async, 100)
+      assert {:error, %{message: ^taken}} = Executable.await(async)
+
+      {:ok, %{ref: ref} = async} = Executable.run_async(sleep(50), [input], results: :binary)
+      assert {:error, %{code: :deadline_exceeded}} = Executable.await(async, 0)
+      assert {:error, %{message: ^taken}} = Executable.await(async, 100)
+
+      {:ok, async} = Executable.run_async(sleep(20), [input], results: :binary)
+      owner = inspect(self())
+
+      assert {:error,
+              %{message: "the process that started the run awaits it, that is " <> ^owner}} =
+               Task.await(Task.async(fn -> Executable.await(async, 10) end))
+
+      assert Executable.await(async) == {:ok, [input]}
+      assert {:error, %{kind: :argument}} = Executable.result(async, {ref, :junk})
+      assert {:error, %{kind: :argument}} = Executable.await(:junk)
+      assert {:error, %{kind: :argument}} = Executable.await(async, :soon)
+      assert {:error, %{kind: :argument}} = Executable.run_async(sleep(1), [input], sharded: :yes)
+    end
+
     test "come back in any number, errors too" do
       {input, _} = f32([1, 2])
       good = sleep(5)
@@ -327,6 +353,78 @@ defmodule EXLA.CustomCall.ExecutableTest do
 
       {:error, error} = Executable.run(executable, [one])
       assert error.message == "the executable runs on 2 devices, inputs for 1 were given"
+    end
+
+    test "a buffer on another device than its program's is refused, and nothing is left waiting" do
+      x = Value.parameter(@vector)
+      module = Module.build!([x], Value.custom_call([x], spec("test_copy"), [@vector]))
+      executable = Client.compile!(XLA.client(), module, replicas: 2)
+      {binary, _} = f32([1, 2])
+      buffer = Buffer.from_binary!(XLA.client(), binary, @vector, device: 0)
+      {:error, error} = Executable.run_sharded(executable, [[buffer], [buffer]])
+
+      assert error.message ==
+               "input 0: the buffer is on device 0, and the program runs on device 1 with it; " <>
+                 "copy it there first"
+
+      assert Executable.run_sharded!(executable, [[binary], [binary]],
+               results: :binary,
+               timeout: 5_000
+             ) ==
+               [[binary], [binary]]
+    end
+
+    test "buffers that are deleted meanwhile leave nothing waiting either" do
+      x = Value.parameter(@vector)
+      module = Module.build!([x], Value.custom_call([x], spec("test_copy"), [@vector]))
+      executable = Client.compile!(XLA.client(), module, replicas: 2)
+      {binary, _} = f32([1, 2])
+
+      for _ <- 1..100 do
+        buffer = Buffer.from_binary!(XLA.client(), binary, @vector, device: 1)
+        deleted = Task.async(fn -> Buffer.delete(buffer) end)
+
+        case Executable.run_sharded(executable, [[binary], [buffer]], timeout: 5_000) do
+          {:ok, _} -> :ok
+          {:error, error} -> assert error.message =~ "deleted"
+        end
+
+        assert Task.await(deleted) == :ok
+      end
+    end
+
+    test "programs with a collective run many at a time" do
+      x = Value.parameter(@vector)
+      scalar = Typespec.tensor({:f, 32}, {})
+
+      sum =
+        Value.region([scalar, scalar], fn [a, b] ->
+          Value.op("stablehlo.add", [a, b], [scalar])
+        end)
+
+      reduced =
+        Value.op("stablehlo.all_reduce", [x], [@vector],
+          attributes: [{"replica_groups", "dense<[[0, 1]]> : tensor<1x2xi64>"}],
+          regions: [sum]
+        )
+
+      executable = Client.compile!(XLA.client(), Module.build!([x], reduced), replicas: 2)
+      {one, _} = f32([1, 2])
+      {two, _} = f32([10, 20])
+      {expected, _} = f32([11, 22])
+
+      results =
+        1..60
+        |> Task.async_stream(
+          fn _ ->
+            Executable.run_sharded!(executable, [[one], [two]], results: :binary, timeout: 20_000)
+          end,
+          max_concurrency: 60,
+          timeout: 30_000
+        )
+        |> Enum.map(fn {:ok, result} -> result end)
+
+      assert results == List.duplicate([[expected], [expected]], 60)
     end
 
     test "there can be eight" do
@@ -417,6 +515,23 @@ defmodule EXLA.CustomCall.ExecutableTest do
         assert error.message =~ ~r/damaged|expected the bytes/
       end
 
+      # What a head holds is looked at, too.
+      <<magic::binary-size(29), _hash::binary-size(32), size::32, _head::binary-size(size),
+        rest::binary>> = bytes
+
+      for head <- [
+            "junk",
+            :erlang.term_to_binary(:a),
+            :erlang.term_to_binary({:a, 1, nil}),
+            :erlang.term_to_binary({[], [], [7]}),
+            :erlang.term_to_binary({[{99, []}], [], []})
+          ] do
+        body = <<byte_size(head)::32, head::binary, rest::binary>>
+        forged = magic <> :crypto.hash(:sha256, body) <> body
+        {:error, error} = Executable.deserialize(XLA.client(), forged)
+        assert error.message =~ "damaged"
+      end
+
       {:error, error} = Executable.deserialize(XLA.client(), "something else")
       assert error.kind == :argument
 
@@ -451,6 +566,9 @@ defmodule EXLA.CustomCall.ExecutableTest do
 
       assert message.(timeout: -1) ==
                "expected :timeout in milliseconds, 0 to 4294967295, or :infinity, got: -1"
+
+      assert message.(xla_options: [xla_dump_to: [1]]) ==
+               ~S(expected :xla_options to be without lists, got: [{"xla_dump_to", [1]}])
 
       assert message.(replica: 1) =~
                "unknown option :replica; the options are :timeout, :replicas"

@@ -45,6 +45,28 @@ defmodule EXLA.CustomCall.TelemetryTest do
     assert_received {[:exla_custom_call, :run, :exception], _, %{kind: :throw, reason: :ball}}
   end
 
+  test "a module without execute/3 is refused" do
+    assert_raise ArgumentError,
+                 "expected a module with execute(event_name, measurements, metadata), got: Nope",
+                 fn -> Telemetry.put_module(Nope) end
+  end
+
+  defmodule Raising do
+    def execute([_, :cache, :eviction], _, _), do: raise("no")
+    def execute(_, _, _), do: :ok
+  end
+
+  test "a module that raises harms its caller, not the cache" do
+    Telemetry.put_module(Raising)
+    name = :"telemetry_#{System.unique_integer([:positive])}"
+    pid = start_supervised!({EXLA.CustomCall.Cache, name: name, max_entries: 1})
+    fetch = &EXLA.CustomCall.Cache.fetch(name, &1, nil, fn -> {:ok, 1} end)
+    assert fetch.(:a) == {:ok, 1}
+    assert_raise RuntimeError, "no", fn -> fetch.(:b) end
+    assert Process.alive?(pid)
+    assert fetch.(:b) == {:ok, 1}
+  end
+
   test "without a module nothing is reported" do
     Telemetry.put_module(nil)
     assert Telemetry.span(:run, %{}, fn -> 1 end) == 1

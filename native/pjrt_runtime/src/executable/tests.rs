@@ -496,7 +496,17 @@ fn a_buffer_on_another_device_is_an_error() {
     let data = floats(&[1.0, 2.0]);
     let elsewhere = Buffer::from_host(client(), 1, &f32_input(&data, &[2])).unwrap();
     let result = executable.execute(&[&[&elsewhere, &elsewhere]]);
-    assert!(matches!(result, Err(Error::Pjrt { .. })), "{result:?}");
+    assert!(
+        matches!(
+            result,
+            Err(Error::WrongDevice {
+                index: 0,
+                expected: 0,
+                found: 1
+            })
+        ),
+        "{result:?}"
+    );
 }
 
 #[test]
