@@ -61,6 +61,24 @@
  * plugins of the process. The name is of the whole process, so begin it with something of your own. States take
  * XLA FFI 0.2 or later.
  *
+ * User data
+ * ---------
+ *
+ * What the caller of one execution gives its handlers by a name (`user_data: %{"com.example.settings" => bytes}` in
+ * Elixir) is an EXLA_CustomCall_UserData. XLA knows it by an id that is made from the name:
+ *
+ *     struct Settings : EXLA_CustomCall_UserData {
+ *       static xla::ffi::TypeId id;
+ *     };
+ *     xla::ffi::TypeId Settings::id = EXLA_CUSTOM_CALL_USER_DATA_ID("com.example.settings");
+ *
+ *     static xla::ffi::Error Run(Settings* settings, ...);
+ *     XLA_FFI_DEFINE_HANDLER_SYMBOL(RunHandler, Run,
+ *                                   xla::ffi::Ffi::Bind().Ctx<xla::ffi::UserData<Settings>>()...);
+ *
+ * XLA fails the execution where it was not given. `data` lives until the execution is over, and is aligned in no
+ * particular way. The id is the 64 bit FNV-1a hash of the name with the highest bits replaced by 01.
+ *
  * The layout
  * ----------
  *
@@ -121,6 +139,25 @@ typedef struct EXLA_CustomCall_Handler {
   uint32_t reserved;
   const EXLA_CustomCall_State* state; /* NULL where there is none, or where the library registers its type itself */
 } EXLA_CustomCall_Handler;
+
+/* What a handler finds as user data. 40 bytes. */
+typedef struct EXLA_CustomCall_UserData {
+  size_t struct_size;
+  const char* name;
+  size_t name_size;
+  const void* data; /* not NULL unless `data_size` is 0 */
+  size_t data_size;
+} EXLA_CustomCall_UserData;
+
+/* The id of user data by the bytes of its name. */
+static inline int64_t exla_custom_call_user_data_id(const char* name, size_t name_size) {
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (size_t i = 0; i < name_size; ++i) hash = (hash ^ (unsigned char)name[i]) * 0x100000001b3u;
+  return (int64_t)((hash & (UINT64_MAX >> 2)) | (uint64_t)1 << 62);
+}
+
+/* The XLA_FFI_TypeId of user data; `name` is a string literal. */
+#define EXLA_CUSTOM_CALL_USER_DATA_ID(name) {exla_custom_call_user_data_id(name, sizeof(name) - 1)}
 
 /* The table. 40 bytes. */
 typedef struct EXLA_CustomCall_Library {

@@ -8,7 +8,7 @@ defmodule EXLA.CustomCall.XLA do
   @handlers ~w(
     test_add_f32 test_scale_f32 test_copy test_physical_order test_attr_bytes test_describe test_fail
     test_panic test_sum_all test_iota test_nothing test_call_count test_token test_sleep_ms
-    test_fill_bytes test_shares_memory
+    test_fill_bytes test_shares_memory test_user_data
   )
 
   @doc "Makes the client that all tests share; every handler's target is its symbol."

@@ -141,7 +141,10 @@ defmodule EXLA.CustomCall.Buffer do
     Native.buffer_deleted(ref) |> Native.from_native() |> Error.unwrap!()
   end
 
-  def deleted?(other), do: other |> not_a_buffer() |> Error.unwrap!()
+  def deleted?(other) do
+    {:error, error} = not_a_buffer(other)
+    raise ArgumentError, error.message
+  end
 
   @doc """
   Where and how the tensor lies.

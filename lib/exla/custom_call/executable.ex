@@ -58,7 +58,7 @@ defmodule EXLA.CustomCall.Executable do
           }
   end
 
-  @run_options [results: :buffer]
+  @run_options [results: :buffer, user_data: %{}]
 
   @doc """
   Runs the executable on its device and waits for the results.
@@ -67,6 +67,9 @@ defmodule EXLA.CustomCall.Executable do
 
     * `:results` - `:buffer` (the default) leaves them on the device; `:binary` gives their bytes;
       `:tensor` gives `Nx.Tensor`s, where Nx is there.
+    * `:user_data` - what the handlers of this very run get besides operands and attributes: a map of
+      binaries by names, such as `%{"com.example.settings" => <<1, 2, 3>>}`. A handler asks for a name;
+      see [the guide to handlers](handlers.md#user-data).
     * `:timeout` - how many milliseconds to wait, default `:infinity`. The program runs on after it,
       and its results are dropped.
 
@@ -114,7 +117,7 @@ defmodule EXLA.CustomCall.Executable do
       def handle_info({ref, _} = message, %{async: %{ref: ref} = async} = state) do
         {:ok, results} = Executable.result(async, message)
 
-  Options: `:results` as in `run/3`, and `sharded: true` for inputs as in `run_sharded/3`. A caller
+  Options: `:results` and `:user_data` as in `run/3`, and `sharded: true` for inputs as in `run_sharded/3`. A caller
   that dies meanwhile leaves nothing behind. There is no telemetry span: nobody is there to end it.
   """
   @spec run_async(t(), [input()] | [[input()]], keyword()) ::
@@ -377,7 +380,7 @@ defmodule EXLA.CustomCall.Executable do
 
   defp start_and_await(executable, inputs, opts, sharded) do
     with {:ok, executable} <- check_executable(executable),
-         {:ok, opts} <- Options.validate(opts, [timeout: :infinity] ++ @run_options),
+         {:ok, opts} <- Options.validate(opts, @run_options ++ [timeout: :infinity]),
          {:ok, timeout} <- Options.timeout(opts) do
       Telemetry.span(:run, %{executable: executable}, fn ->
         with {:ok, async} <- start(executable, inputs, opts, sharded), do: await(async, timeout)
@@ -387,9 +390,10 @@ defmodule EXLA.CustomCall.Executable do
 
   defp start(executable, inputs, opts, sharded) do
     with {:ok, results} <- check_results(opts[:results]),
+         {:ok, user_data} <- check_user_data(opts[:user_data]),
          {:ok, inputs} <- check_devices(executable, inputs, sharded) do
       ref = make_ref()
-      options = {executable.donate, results == :buffer}
+      options = {executable.donate, results == :buffer, user_data}
 
       case Native.executable_run(executable.ref, inputs, options, ref) do
         {:ok, ticket} ->
@@ -459,6 +463,22 @@ defmodule EXLA.CustomCall.Executable do
        "expected :results to be :buffer, :binary or :tensor, got: #{inspect(other)}",
        field: :results
      )}
+  end
+
+  defp check_user_data(%{} = data) when not is_struct(data) do
+    case Enum.find(data, fn {name, bytes} -> not (is_binary(name) and is_binary(bytes)) end) do
+      nil ->
+        {:ok, Map.to_list(data)}
+
+      {name, bytes} ->
+        user_data("expected :user_data to map binaries to binaries", {name, bytes})
+    end
+  end
+
+  defp check_user_data(other), do: user_data("expected :user_data to be a map", other)
+
+  defp user_data(expected, got) do
+    {:error, Error.new(:argument, "#{expected}, got: #{inspect(got)}", field: :user_data)}
   end
 
   defp check_devices(executable, inputs, false) do

@@ -25,6 +25,7 @@ defmodule EXLA.CustomCall.Runner do
     * `:client` - the `EXLA.CustomCall.Client` to run on. Required.
     * `:results` - `:binary` (the default), `:buffer` or `:tensor`, as in
       `EXLA.CustomCall.Executable.run/3`.
+    * `:user_data` - as in `EXLA.CustomCall.Executable.run/3`.
     * `:compile` - options of `EXLA.CustomCall.Client.compile/3`.
     * `:cache` - the name of a cache, or `nil` to compile each time. Default: the one that this package
       starts.
@@ -42,6 +43,7 @@ defmodule EXLA.CustomCall.Runner do
     defaults = [
       client: nil,
       results: :binary,
+      user_data: %{},
       compile: [],
       cache: Cache,
       name: nil,
@@ -54,7 +56,7 @@ defmodule EXLA.CustomCall.Runner do
          {:ok, module} <- Lowering.lower(block, out, templates, client, name: opts[:name]),
          {:ok, executable} <- compile(client, module, opts[:compile], opts[:cache]),
          {:ok, results} <-
-           Executable.run(executable, args, Keyword.take(opts, [:results, :timeout])) do
+           Executable.run(executable, args, Keyword.take(opts, [:results, :user_data, :timeout])) do
       if is_tuple(out), do: {:ok, List.to_tuple(results)}, else: {:ok, hd(results)}
     end
   end

@@ -6,7 +6,9 @@ use crate::{
     error::{binary, Error, Kind},
     host, reaper,
 };
-use pjrt_runtime::{Buffer, Executable, ExecuteOptions, HostData, OwnedInput, TensorType, View};
+use pjrt_runtime::{
+    Buffer, Executable, ExecuteOptions, HostData, OwnedInput, TensorType, UserData, View,
+};
 use rustler::{Binary, Encoder, Env, NifResult, Resource, ResourceArc, Term};
 
 pub(crate) struct ExecutableResource {
@@ -50,24 +52,33 @@ enum Input {
 
 /// Runs an executable on a worker thread. `inputs` is a list with the inputs of each device, each
 /// `{{element_index, dimensions}, binary}` or a buffer. `donate` are the indexes of buffers to give
-/// up. The answer has the results of each device, as binaries or as buffers.
+/// up, and `user_data` are pairs of binaries, a name and what handlers get by it. The answer has the results of each device, as binaries or as buffers.
 #[rustler::nif]
 fn executable_run<'a>(
     env: Env<'a>,
     executable: ResourceArc<ExecutableResource>,
     inputs: Term<'a>,
-    options: (Vec<usize>, bool),
+    options: (Vec<usize>, bool, Vec<(Binary<'a>, Binary<'a>)>),
     tag: Term<'a>,
 ) -> NifResult<Result<ResourceArc<TicketResource>, Error>> {
     let executable = executable.get()?.clone();
-    let (donate, as_buffers) = options;
+    let (donate, as_buffers, user_data) = options;
+    let user_data = user_data
+        .iter()
+        .map(|(name, data)| (name.to_vec(), data.to_vec()))
+        .collect();
+    let options = RunOptions {
+        donate,
+        as_buffers,
+        user_data,
+    };
     Ok(answer::by_message(
         env,
         tag,
         inputs,
         Kind::Run,
         move |inputs, answer| match read_inputs(inputs) {
-            Ok(inputs) => run(&executable, inputs, donate, as_buffers, answer),
+            Ok(inputs) => run(&executable, inputs, options, answer),
             Err(error) => answer.send(move |_| Err(host::malformed(Kind::Run)(error))),
         },
     ))
@@ -92,14 +103,23 @@ fn read_input(term: Term<'_>) -> NifResult<Input> {
     ))
 }
 
-fn run(
-    executable: &Executable,
-    inputs: Vec<Vec<Input>>,
+struct RunOptions {
     donate: Vec<usize>,
     as_buffers: bool,
-    answer: Answer,
-) {
-    if let ([inputs], false) = (inputs.as_slice(), as_buffers) {
+    user_data: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+fn run(executable: &Executable, inputs: Vec<Vec<Input>>, options: RunOptions, answer: Answer) {
+    let RunOptions {
+        donate,
+        as_buffers,
+        user_data,
+    } = options;
+    let user_data = match make_user_data(executable, &user_data) {
+        Ok(user_data) => user_data,
+        Err(error) => return answer.send(move |_| Err(failed(error))),
+    };
+    if let ([inputs], false, None) = (inputs.as_slice(), as_buffers, &user_data) {
         if let Some(inputs) = all_on_host(inputs) {
             // The short way: from binaries to binaries on one device.
             let views = executable.run_view(inputs).map_err(failed);
@@ -133,11 +153,26 @@ fn run(
     let lists: Vec<&[&Buffer]> = lists.iter().map(Vec::as_slice).collect();
     let options = ExecuteOptions {
         donate,
+        user_data,
         ..ExecuteOptions::default()
     };
     executable.execute_async(&lists, &options, move |outputs| {
         answer.send(move |env| results(env, outputs.map_err(failed)?, as_buffers));
     });
+}
+
+fn make_user_data(
+    executable: &Executable,
+    entries: &[(Vec<u8>, Vec<u8>)],
+) -> Result<Option<UserData>, pjrt_runtime::Error> {
+    if entries.is_empty() {
+        return Ok(None);
+    }
+    let entries: Vec<(&[u8], &[u8])> = entries
+        .iter()
+        .map(|(name, data)| (name.as_slice(), data.as_slice()))
+        .collect();
+    UserData::new(executable.client(), &entries).map(Some)
 }
 
 fn all_on_host(inputs: &[Input]) -> Option<Vec<OwnedInput<'_>>> {

@@ -30,6 +30,8 @@ functions!(
     PJRT_Error_GetCode(PJRT_Error_GetCode_Args),
     PJRT_Plugin_Initialize(PJRT_Plugin_Initialize_Args),
     PJRT_Plugin_Attributes(PJRT_Plugin_Attributes_Args),
+    PJRT_ExecuteContext_Create(PJRT_ExecuteContext_Create_Args),
+    PJRT_ExecuteContext_Destroy(PJRT_ExecuteContext_Destroy_Args),
     PJRT_Event_Destroy(PJRT_Event_Destroy_Args),
     PJRT_Event_Await(PJRT_Event_Await_Args),
     PJRT_Event_OnReady(PJRT_Event_OnReady_Args),

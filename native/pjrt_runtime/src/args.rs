@@ -79,7 +79,6 @@ api_structs!(
     PJRT_Error_Destroy_Args,
     PJRT_Error_Message_Args,
     PJRT_Program,
-    PJRT_ExecuteOptions,
     PJRT_Buffer_MemoryLayout,
 );
 

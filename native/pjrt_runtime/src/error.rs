@@ -104,6 +104,18 @@ pub enum Error {
     )]
     NoRegisterHandler { path: PathBuf },
 
+    /// The plugin takes no data for an execution.
+    #[error(
+        "{} takes no user data: its FFI extension has no PJRT_FFI_UserData_Add function, or it has no such \
+         extension",
+        path.display()
+    )]
+    NoUserData { path: PathBuf },
+
+    /// User data that was made for another client.
+    #[error("the user data was made for another client than the executable's")]
+    ForeignUserData,
+
     /// The handler did not pass the handshake that XLA makes at registration.
     #[error("handler for target {target:?} rejected: {reason}")]
     HandlerRejected { target: String, reason: String },

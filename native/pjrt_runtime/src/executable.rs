@@ -9,7 +9,7 @@ use once_cell::sync::OnceCell;
 use pjrt_sys::*;
 
 use crate::api::slice;
-use crate::args::Args;
+use crate::args::{ApiStruct, Args};
 use crate::buffer::{Buffer, HostInput};
 use crate::client::Client;
 use crate::compile_options::CompileOptions;
@@ -22,6 +22,7 @@ use crate::launch::Launch;
 use crate::named_value::NamedValue;
 use crate::program;
 use crate::serialized;
+use crate::user_data::UserData;
 use crate::view::View;
 use crate::Error;
 
@@ -43,6 +44,9 @@ struct Inner {
     /// Whether an output can be viewed, once the first of them was seen: where and how they lie is
     /// the compiler's choice.
     viewable: Vec<OnceCell<bool>>,
+    /// For executions without any: XLA, as of PJRT 0.115, dies over a handler that asks for user data in an
+    /// execution that has no context at all. `None` where the plugin takes no user data.
+    no_user_data: Option<UserData>,
     /// The addressable devices the program runs on, in the order of its input lists.
     devices: Vec<(i32, NonNull<PJRT_Device>)>,
 }
@@ -140,6 +144,7 @@ impl Executable {
                 has_static_outputs: signature.has_static_outputs,
                 devices,
                 description,
+                no_user_data: UserData::new(&loaded.client, &[]).ok(),
                 loaded,
             }),
         })
@@ -295,7 +300,7 @@ impl Executable {
         let guard = self.client().launch_guard(inputs.len(), false);
         // The buffers are copies that nobody else knows, so the program may reuse their memory.
         // SAFETY: the buffers are alive, of this client, and on their devices.
-        let launch = unsafe { self.launch(&arguments(&buffers), &[], 0) };
+        let launch = unsafe { self.launch(&arguments(&buffers), &[], 0, None) };
         drop(guard);
         let outputs = Launch { turn, ..launch? }.wait()?;
         // Given back before more is taken: memory that goes back to the system is dear to get anew.
@@ -337,7 +342,7 @@ impl Executable {
             .collect();
         let buffers = on_device?;
         // SAFETY: the buffers are alive, of this client, and on the program's device.
-        let launch = unsafe { self.launch(&arguments(&[buffers]), &kept, 0) }?;
+        let launch = unsafe { self.launch(&arguments(&[buffers]), &kept, 0, None) }?;
         let outputs = launch.wait()?.pop().unwrap_or_default();
         let pairs = outputs.into_iter().zip(self.outputs()).enumerate();
         pairs
@@ -398,6 +403,11 @@ impl Executable {
         options: &ExecuteOptions,
     ) -> Result<Launch, Error> {
         self.check_devices(inputs.len())?;
+        if let Some(user_data) = &options.user_data {
+            if !user_data.client().is_same(self.client()) {
+                return Err(Error::ForeignUserData);
+            }
+        }
         let count = inputs.first().map_or(0, |inputs| inputs.len());
         let turn = self.client().turn(inputs.len());
         // From the checks until the plugin has the inputs.
@@ -449,7 +459,14 @@ impl Executable {
         let mut kept = indexes(count);
         kept.retain(|&index| !options.donate.iter().any(|&given| given as i64 == index));
         // SAFETY: the buffers are alive and of this client, and the lists are of equal length.
-        let launch = unsafe { self.launch(&arguments(inputs), &kept, options.launch_id) };
+        let launch = unsafe {
+            self.launch(
+                &arguments(inputs),
+                &kept,
+                options.launch_id,
+                options.user_data.as_ref(),
+            )
+        };
         // Also where the launch failed: what the plugin took by then is gone.
         for inputs in inputs {
             for &index in &options.donate {
@@ -460,21 +477,25 @@ impl Executable {
     }
 
     /// # Safety
-    /// `arguments` has one list for each device, of equal length, of live buffers of this client.
+    /// `arguments` has one list for each device, of equal length, of live buffers of this client, of which
+    /// `user_data` is too.
     unsafe fn launch(
         &self,
         arguments: &[Vec<*mut PJRT_Buffer>],
         non_donatable: &[i64],
         launch_id: i32,
+        user_data: Option<&UserData>,
     ) -> Result<Launch, Error> {
         let client = self.client();
         let plugin = client.plugin();
         let devices = self.inner.devices.len();
+        let user_data = user_data.or(self.inner.no_user_data.as_ref());
 
-        let mut options = Args::<PJRT_ExecuteOptions>::new();
-        options.launch_id = launch_id;
-        options.non_donatable_input_indices = non_donatable.as_ptr();
-        options.num_non_donatable_input_indices = non_donatable.len();
+        let mut options = Args::<LaunchOptions>::new();
+        options.known.launch_id = launch_id;
+        options.known.non_donatable_input_indices = non_donatable.as_ptr();
+        options.known.num_non_donatable_input_indices = non_donatable.len();
+        options.context = user_data.map(UserData::raw);
 
         let argument_lists: Vec<*const *mut PJRT_Buffer> =
             arguments.iter().map(|list| list.as_ptr()).collect();
@@ -486,7 +507,7 @@ impl Executable {
 
         let mut args = Args::<PJRT_LoadedExecutable_Execute_Args>::new();
         args.executable = self.inner.loaded.raw.as_ptr();
-        args.options = options.as_mut_ptr();
+        args.options = options.as_mut_ptr().cast();
         args.argument_lists = argument_lists.as_ptr().cast();
         args.num_devices = devices;
         args.num_args = arguments.first().map_or(0, Vec::len);
@@ -512,14 +533,29 @@ impl Executable {
                     .filter_map(|&raw| Event::from_raw(plugin, raw))
                     .collect(),
                 turn: None,
+                user_data: user_data.cloned(),
             }
         };
+        if called.is_err() && devices > 1 {
+            // Devices that began before another one failed may be at work still, and nothing tells when they are
+            // done: then the data has to stay for good.
+            launch.user_data.iter().for_each(UserData::keep);
+        }
         called?;
         if launch.events.len() < devices {
             // A plugin that says nothing of its devices tells when the outputs are ready.
+            let mut ready = Ok(());
             for output in launch.outputs.iter().flatten().flatten() {
-                launch.events.extend(output.ready_event()?);
+                match output.ready_event() {
+                    Ok(event) => launch.events.extend(event),
+                    Err(error) => ready = Err(error),
+                }
             }
+            if ready.is_err() {
+                // As above.
+                launch.user_data.iter().for_each(UserData::keep);
+            }
+            ready?;
         }
         Ok(launch)
     }
@@ -582,6 +618,26 @@ impl Executable {
     }
 }
 
+/// `PJRT_ExecuteOptions` with a field that pjrt-sys's header does not have yet. A plugin that does not know it
+/// does not read it.
+#[repr(C)]
+#[derive(Default)]
+struct LaunchOptions {
+    known: PJRT_ExecuteOptions,
+    context: Option<NonNull<PJRT_ExecuteContext>>,
+}
+
+// SAFETY: repr(C), and the first field of the first field is `struct_size`. The others are integers and nullable
+// pointers.
+unsafe impl ApiStruct for LaunchOptions {
+    fn size_field(&mut self) -> &mut usize {
+        &mut self.known.struct_size
+    }
+}
+
+// Where the header has the field.
+const _: () = assert!(std::mem::offset_of!(LaunchOptions, context) == 72);
+
 /// How an execution treats its inputs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExecuteOptions {
@@ -592,6 +648,8 @@ pub struct ExecuteOptions {
     /// Tells executions that are meant to meet from others: the same number on all hosts that run
     /// one program together, 0 where it does not matter.
     pub launch_id: i32,
+    /// What handlers get of it besides operands and attributes.
+    pub user_data: Option<UserData>,
 }
 
 fn indexes(count: usize) -> Vec<i64> {

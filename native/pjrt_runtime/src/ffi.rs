@@ -5,8 +5,8 @@
 //! bundle of functions for all stages, by a function in the table that it lends to handlers, and lends it to
 //! one that is registered for nothing but to see it ([`handshake`]).
 //!
-//! Not offered: user data for an execution (`PJRT_FFI_UserData_Add`), types that are no state of a handler
-//! (`PJRT_FFI_TypeID_Register`), and the stage that records a GPU's commands.
+//! Not offered: types that are no state of a handler (`PJRT_FFI_TypeID_Register`; [`crate::UserData`] needs none),
+//! and the stage that records a GPU's commands.
 
 mod handshake;
 mod registrar;
@@ -17,8 +17,14 @@ use std::sync::{Mutex, PoisonError};
 use handshake::Handshake;
 use registrar::Registrar;
 
+use crate::api::Api;
 use crate::library::{Handler, Library, Stages, TableEntry};
 use crate::{Client, Error};
+
+/// The plugin's function that adds user data to an execution, if it has one.
+pub(crate) fn user_data_add(api: &Api) -> Option<registrar::RegisterFunction> {
+    registrar::user_data_add(api)
+}
 
 /// A handler that was registered.
 #[derive(Debug)]

@@ -7,6 +7,7 @@ use crate::buffer::Buffer;
 use crate::client::Turn;
 use crate::event::{self, Event};
 use crate::executable::Executable;
+use crate::user_data::UserData;
 use crate::Error;
 
 /// What an execution returned at once: outputs that are perhaps not written yet, and one event for
@@ -17,6 +18,8 @@ pub(crate) struct Launch {
     pub(crate) events: Vec<Event>,
     /// Given back when all devices are done.
     pub(crate) turn: Option<Turn>,
+    /// Freed when all devices are done.
+    pub(crate) user_data: Option<UserData>,
 }
 
 impl Launch {
@@ -25,6 +28,7 @@ impl Launch {
         // Wait for all devices before an error of one is returned: the others use the inputs too.
         let waited: Vec<Result<(), Error>> = self.events.iter().map(Event::wait).collect();
         waited.into_iter().collect::<Result<(), Error>>()?;
+        drop(self.user_data);
         complete(self.outputs)
     }
 
@@ -42,6 +46,7 @@ impl Launch {
                 on_done,
                 executable,
                 turn: self.turn,
+                user_data: self.user_data,
             })),
         });
         for event in self.events {
@@ -65,6 +70,7 @@ struct State<F> {
     on_done: F,
     executable: Executable,
     turn: Option<Turn>,
+    user_data: Option<UserData>,
 }
 
 impl<F> Completion<F>
@@ -84,6 +90,7 @@ where
         if let Some(state) = last {
             // Before the callback, which may start the next one.
             drop(state.turn);
+            drop(state.user_data);
             let result = match state.error {
                 Some(error) => Err(error),
                 None => complete(state.outputs),

@@ -66,6 +66,7 @@ mod test_support;
 #[cfg(test)]
 mod tests;
 pub mod thread;
+mod user_data;
 mod view;
 
 pub use buffer::{Buffer, HostInput};
@@ -81,4 +82,5 @@ pub use layout::Layout;
 pub use library::{Handler, Library, Stages, StateType, TableEntry};
 pub use named_value::NamedValue;
 pub use plugin::Plugin;
+pub use user_data::UserData;
 pub use view::View;

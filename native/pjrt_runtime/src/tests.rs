@@ -418,6 +418,7 @@ fn an_asynchronous_run_takes_donated_buffers() {
         let options = ExecuteOptions {
             donate: vec![0],
             launch_id: 1,
+            ..ExecuteOptions::default()
         };
         executable.execute_async(&[&[&a, &b]], &options, move |outcome| {
             let _ = sender.send(outcome);

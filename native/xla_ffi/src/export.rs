@@ -96,6 +96,28 @@
 /// checked in each: with a `state`, a wrong attribute is an error when the program is compiled. Operands and
 /// results are there in the body only.
 ///
+/// Before the body can be `user_data { name: Type = "its.name" }`, what the caller of this very execution adds to it,
+/// see [`FromUserData`](crate::FromUserData):
+///
+/// ```
+/// xla_ffi::export! {
+///     /// y = the first byte of the user data.
+///     pub fn doc_first_byte() -> (y: xla_ffi::Ret<u8>)
+///     user_data { bytes: &[u8] = "com.example.bytes" }
+///     {
+///         y.fill(bytes.first().copied().unwrap_or(0));
+///         Ok(())
+///     }
+/// }
+///
+/// use xla_ffi::testing::{Executable, Frame};
+///
+/// let mut frame = Frame::new().result::<u8>(&[]).user_data("com.example.bytes", b"A");
+/// Executable::<doc_first_byte>::new(&frame)?.run(&mut frame)?;
+/// assert_eq!(frame.values::<u8>(0), [65]);
+/// # Ok::<(), xla_ffi::Error>(())
+/// ```
+///
 /// The expression of the `state` can fail with `?`. What it makes is `name` in the later parts, as a `&Type`.
 /// Executions on several threads share it, so it is [`Send`], [`Sync`] and `'static`; XLA drops it together with
 /// the executable, on any thread. A panic in its `drop` is caught, and nobody is told.
@@ -118,13 +140,15 @@ macro_rules! export {
         $(state { $state:ident: $state_type:ty = $make:expr })?
         $(prepare $prepare:block)?
         $(initialize $initialize:block)?
+        $(user_data { $($user_data:tt)* })?
         $body:block
         $($rest:tt)*
     ) => {
         $crate::export! {
             @attributes [$($($attrs)*)?]
             [$(#[$meta])* $vis] $name [$($operands)*] [$($results)*]
-            [$($state: $state_type = $make)?] [$($prepare)?] [$($initialize)?] $body
+            [$($state: $state_type = $make)?] [$($prepare)?] [$($initialize)?]
+            [$($($user_data)*)?] $body
         }
         $crate::export! { $($rest)* }
     };
@@ -158,10 +182,11 @@ macro_rules! export {
 
     (
         @define $unused:tt $attrs:tt $all:tt [$(#[$meta:meta])* $vis:vis] $name:ident
-        $operands:tt $results:tt $state:tt $prepare:tt $initialize:tt $body:block
+        $operands:tt $results:tt $state:tt $prepare:tt $initialize:tt $user_data:tt $body:block
     ) => {
         $crate::export! {
-            @execute $unused $attrs $all [$(#[$meta])* $vis] $name $operands $results $state $body
+            @execute $unused $attrs $all [$(#[$meta])* $vis] $name $operands $results $state
+            $user_data $body
         }
 
         // The handler as a type without values, which is where its stages find each other.
@@ -212,6 +237,7 @@ macro_rules! export {
         [$($operand:ident: $operand_type:ty),* $(,)?]
         [$($result:ident: $result_type:ty),* $(,)?]
         [$($state:ident: $state_type:ty = $make:expr)?]
+        [$($user:ident: $user_type:ty = $user_name:literal),* $(,)?]
         $body:block
     ) => {
         $(#[$meta])*
@@ -230,6 +256,7 @@ macro_rules! export {
                 $(#[$unused] $attr: $attr_type,)*
                 $($(#[$unused] $all: $crate::Attrs<'_>,)?)?
                 $(#[allow(unused_variables)] $state: &$state_type,)?
+                $($user: $user_type,)*
             ) -> $crate::Result<()> $body
 
             const DEFINITION: $crate::__private::Definition = $name::DEFINITION;
@@ -240,7 +267,8 @@ macro_rules! export {
             );
 
             // SAFETY: only XLA calls this, with a frame of its own and buffers in memory of the host. It drops
-            // the state no earlier than the executable, which is not while the executable runs.
+            // the state no earlier than the executable, which is not while the executable runs, and who adds
+            // user data keeps it for the whole execution.
             unsafe {
                 $crate::__private::run(frame, &DEFINITION, None, |call| {
                     #[allow(unused_mut, unused_variables)]
@@ -259,6 +287,7 @@ macro_rules! export {
                         )?,)*
                         $($($crate::export!(@first call.attributes; $all),)?)?
                         $($crate::export!(@first $name::state().get(call.context)?; $state),)?
+                        $(call.context.user_data($user_name)?,)*
                     )
                 })
             }

@@ -101,9 +101,8 @@
 //! ```
 //!
 //! [`export!`] says more of it, and of the stages in which XLA calls a handler. Not offered are states of the
-//! stages prepare and initialize, which last for one execution, the stage that records commands of a GPU, data
-//! that the caller adds to an execution (PJRT's user data), and results that are ready later than the handler
-//! returns.
+//! stages prepare and initialize, which last for one execution, the stage that records commands of a GPU, and
+//! results that are ready later than the handler returns.
 //!
 //! # Layouts
 //!
@@ -147,6 +146,7 @@ mod stages;
 mod state;
 pub mod sys;
 pub mod testing;
+mod user_data;
 
 #[cfg(test)]
 mod tests;
@@ -160,6 +160,7 @@ pub use half;
 pub use library::{Entry, Library};
 pub use signature::{Arity, FromOperands, FromResults, Operands, Results};
 pub use stages::Stages;
+pub use user_data::FromUserData;
 
 /// What the expansion of [`export!`] calls; not for use by hand.
 #[doc(hidden)]

@@ -168,6 +168,10 @@ impl Context {
         Self { api, context }
     }
 
+    pub(crate) fn parts(self) -> (*const sys::Api, *mut sys::InvokeContext) {
+        (self.api, self.context)
+    }
+
     /// Calls XLA's function for setting or for getting the state.
     ///
     /// # Safety

@@ -158,6 +158,28 @@ pub struct OldStateArgs {
 /// Gives a state to XLA, or gets it back; the argument is one of the two layouts above.
 pub type State = unsafe extern "C" fn(*mut c_void) -> *mut Error;
 
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ContextGetArgs {
+    pub struct_size: usize,
+    pub extensions: *mut Extension,
+    pub context: *mut InvokeContext,
+    pub type_id: *mut TypeId,
+    pub data: *mut c_void,
+}
+
+/// Looks user data up by the id of its type; an error where there is none.
+pub type ContextGet = unsafe extern "C" fn(*mut ContextGetArgs) -> *mut Error;
+
+/// What a user datum is where it comes from this package: `EXLA_CustomCall_UserData`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct UserData {
+    pub struct_size: usize,
+    pub name: ByteSpan,
+    pub data: ByteSpan,
+}
+
 /// The start of XLA's table of functions, as far as this crate calls it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -173,7 +195,7 @@ pub struct Api {
     pub stream_get: *const c_void,
     /// Of another signature before 0.2.
     pub type_register: Option<TypeRegister>,
-    pub context_get: *const c_void,
+    pub context_get: Option<ContextGet>,
     /// Of another signature before 0.2.
     pub state_set: Option<State>,
     pub state_get: Option<State>,
@@ -326,7 +348,10 @@ const _: () = {
     assert!(size_of::<StateArgs>() == 48);
     assert!(size_of::<OldStateArgs>() == 40);
     assert!(offset_of!(Api, type_register) == 88);
+    assert!(offset_of!(Api, context_get) == 96);
     assert!(offset_of!(Api, state_get) == 112);
+    assert!(size_of::<ContextGetArgs>() == 40);
+    assert!(size_of::<UserData>() == 40);
     assert!(size_of::<Stages>() == 32);
     assert!(size_of::<Buffer>() == 48);
     assert!(offset_of!(Buffer, data_type) == 16);

@@ -28,9 +28,10 @@
 //! # Ok::<(), xla_ffi::Error>(())
 //! ```
 
+use crate::user_data::type_id;
 use crate::{sys, Code, DataType, Element, Error, Pred, Result, Stages};
 use half::{bf16, f16};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void, CStr, CString};
 use std::marker::PhantomData;
@@ -164,6 +165,7 @@ pub struct Frame {
     operands: Vec<Shape>,
     results: Vec<Shape>,
     attributes: Vec<(String, Value)>,
+    user_data: Vec<(String, Vec<u8>)>,
 }
 
 impl Frame {
@@ -234,6 +236,12 @@ impl Frame {
     pub fn attribute(mut self, name: &str, value: impl Into<Value>) -> Self {
         self.attributes.push((name.to_string(), value.into()));
         self.attributes.sort_by(|a, b| a.0.cmp(&b.0));
+        self
+    }
+
+    /// Adds user data, which an [`Executable`]'s handler sees while it executes.
+    pub fn user_data(mut self, name: &str, bytes: &[u8]) -> Self {
+        self.user_data.push((name.to_string(), bytes.to_vec()));
         self
     }
 
@@ -338,6 +346,8 @@ pub struct Executable<H> {
 #[derive(Default)]
 struct Context {
     state: Cell<Option<(i64, *mut c_void)>>,
+    /// Of the execution that is under way, by their ids.
+    user_data: RefCell<BTreeMap<i64, Box<sys::UserData>>>,
 }
 
 impl<H: Stages> Executable<H> {
@@ -370,6 +380,18 @@ impl<H: Stages> Executable<H> {
         let Some(handler) = handler else {
             return Ok(());
         };
+        let data = frame.user_data.clone();
+        *self.context.user_data.borrow_mut() = data
+            .iter()
+            .map(|(name, bytes)| {
+                let entry = sys::UserData {
+                    struct_size: size_of::<sys::UserData>(),
+                    name: span(name.as_bytes()),
+                    data: span(bytes),
+                };
+                (type_id(name.as_bytes()).id, Box::new(entry))
+            })
+            .collect();
         let context = ptr::from_ref(&*self.context).cast_mut().cast();
         // SAFETY: `Stages` vouches for the handler; the frame is as it should be.
         unsafe {
@@ -459,6 +481,20 @@ unsafe fn state_args<'a>(args: *mut c_void) -> (*mut sys::StateArgs, Option<&'a 
     (args, unsafe { (*args).context.cast::<Context>().as_ref() })
 }
 
+unsafe extern "C" fn get_user_data(args: *mut sys::ContextGetArgs) -> *mut sys::Error {
+    // SAFETY: called by `Context::user_data`, with arguments for XLA's function of this purpose, whose context is
+    // that of a living `Executable`.
+    let (context, id) = unsafe { (&*(*args).context.cast::<Context>(), (*(*args).type_id).id) };
+    match context.user_data.borrow_mut().get_mut(&id) {
+        None => error("no user data of this type"),
+        Some(entry) => {
+            // SAFETY: as above.
+            unsafe { (*args).data = ptr::from_mut(&mut **entry).cast() };
+            ptr::null_mut()
+        }
+    }
+}
+
 fn error(message: &str) -> *mut sys::Error {
     Box::into_raw(Box::new(Error::internal(message))).cast()
 }
@@ -537,7 +573,7 @@ pub(crate) fn api() -> sys::Api {
         handler_register: ptr::null(),
         stream_get: ptr::null(),
         type_register: Some(register_type),
-        context_get: ptr::null(),
+        context_get: Some(get_user_data),
         state_set: Some(set_state),
         state_get: Some(get_state),
     }

@@ -96,11 +96,27 @@ defmodule EXLA.CustomCall.CppLibraryTest do
   @table ~S"""
   #include "exla_custom_call.h"
 
+  struct Settings : EXLA_CustomCall_UserData {
+    static ffi::TypeId id;
+  };
+  ffi::TypeId Settings::id = EXLA_CUSTOM_CALL_USER_DATA_ID("com.example.settings");
+
+  static ffi::Error UseSettings(Settings* settings, ffi::ResultBuffer<ffi::S64> y) {
+    *y->typed_data() = Settings::id.type_id == 0x7ce9d97ec7710a4d ? settings->data_size : -1;
+    return ffi::Error::Success();
+  }
+
+  XLA_FFI_DEFINE_HANDLER_SYMBOL(SettingsSize, UseSettings,
+                                ffi::Ffi::Bind()
+                                    .Ctx<ffi::UserData<Settings>>()
+                                    .Ret<ffi::Buffer<ffi::S64>>());
+
   EXLA_CUSTOM_CALL_STATE(kLength, "cpp_table.Length", &Length::id, &kLengthInfo);
 
   EXLA_CUSTOM_CALL_LIBRARY(
       EXLA_CUSTOM_CALL_HANDLER("cpp_table.scale", "Host", ScaleF32),
       EXLA_CUSTOM_CALL_HANDLER("cpp_table.counts", "Host", LengthCounts),
+      EXLA_CUSTOM_CALL_HANDLER("cpp_table.settings_size", "Host", SettingsSize),
       EXLA_CUSTOM_CALL_STAGES("cpp_table.length", "Host", LengthInstantiate, NULL, NULL, LengthExecute, 0,
                               &kLength));
   """
@@ -202,11 +218,28 @@ defmodule EXLA.CustomCall.CppLibraryTest do
   test "a library with a table needs no names" do
     path = build!("table", @source <> @table, ["-Wall", "-Wextra", "-Werror", "-I", @own_include])
     assert {:ok, library} = Library.load(XLA.client(), path)
-    assert library.targets == ["cpp_table.scale", "cpp_table.counts", "cpp_table.length"]
+
+    assert library.targets ==
+             [
+               "cpp_table.scale",
+               "cpp_table.counts",
+               "cpp_table.settings_size",
+               "cpp_table.length"
+             ]
+
     assert {:ok, ^library} = Library.load(XLA.client(), path)
 
     assert scale("cpp_table.scale", -1.0) == {:ok, [-1.0, -2.0]}
     keeps_state("cpp_table.length", "cpp_table.counts")
+
+    results = Value.custom_call([], spec("cpp_table.settings_size"), [@count])
+    executable = Client.compile!(XLA.client(), Module.build!([], results))
+    options = [user_data: %{"com.example.settings" => "five5"}, results: :binary]
+    assert [size] = Executable.run!(executable, [], options)
+    assert number(size) == 5
+
+    assert {:error, error} = Executable.run(executable, [])
+    assert error.message =~ "Failed to get user data from execution context"
   end
 
   defp keeps_state(target, counts) do

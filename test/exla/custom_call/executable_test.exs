@@ -455,6 +455,84 @@ defmodule EXLA.CustomCall.ExecutableTest do
     end
   end
 
+  describe "user data" do
+    @byte Typespec.tensor({:u, 8}, {})
+
+    defp user_data_program(opts \\ []) do
+      module = Module.build!([], Value.custom_call([], spec("test_user_data"), [@byte]))
+      Client.compile!(XLA.client(), module, opts)
+    end
+
+    test "of a run reaches its handlers by name" do
+      executable = user_data_program()
+
+      run = fn user_data ->
+        Executable.run!(executable, [], user_data: user_data, results: :binary)
+      end
+
+      assert run.(%{"test.first" => <<1, 2>>}) == [<<2>>]
+      assert run.(%{"test.first" => <<2>>, "test.second" => <<40>>}) == [<<42>>]
+      assert run.(%{"test.first" => <<>>, "nobody asks" => <<1>>}) == [<<0>>]
+    end
+
+    test "that a handler needs and the run has not is an error of the run" do
+      {:error, error} = Executable.run(user_data_program(), [], results: :binary)
+      assert {error.kind, error.code} == {:run, :invalid_argument}
+
+      assert error.message =~
+               ~s(the handler needs user data "test.first", which this execution was not given)
+    end
+
+    test "is that of its own run, where many are under way" do
+      executable = user_data_program()
+
+      wrong =
+        1..2_000
+        |> Task.async_stream(
+          fn n ->
+            data = %{"test.first" => <<n>>, "test.second" => :binary.copy(<<1>>, n)}
+            options = [user_data: data, results: :binary]
+            [<<byte>>] = Executable.run!(executable, [], options)
+            byte == rem(n + 1, 256)
+          end,
+          max_concurrency: 200
+        )
+        |> Enum.reject(&(&1 == {:ok, true}))
+
+      assert wrong == []
+    end
+
+    test "reaches the handlers on every device" do
+      options = [user_data: %{"test.first" => <<7>>}, results: :binary]
+      executable = user_data_program(replicas: 2)
+      assert Executable.run_sharded!(executable, [[], []], options) == [[<<7>>], [<<7>>]]
+    end
+
+    test "goes with a run that is not waited for" do
+      options = [user_data: %{"test.first" => <<9>>}, results: :binary]
+      async = Executable.run_async!(user_data_program(), [], options)
+      :erlang.garbage_collect()
+      assert Executable.await!(async) == [<<9>>]
+    end
+
+    test "that is no map of binaries is refused" do
+      message = fn user_data ->
+        {:error, %{kind: :argument, field: :user_data} = error} =
+          Executable.run(user_data_program(), [], user_data: user_data)
+
+        error.message
+      end
+
+      assert message.([{"a", "b"}]) == ~S(expected :user_data to be a map, got: [{"a", "b"}])
+
+      assert message.(%{a: "b"}) ==
+               ~S(expected :user_data to map binaries to binaries, got: {:a, "b"})
+
+      assert message.(%{"a" => 1}) ==
+               ~S(expected :user_data to map binaries to binaries, got: {"a", 1})
+    end
+  end
+
   describe "what is known of an executable" do
     test "memory, fingerprint and the optimised program" do
       executable = add()

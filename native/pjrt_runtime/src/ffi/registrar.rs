@@ -22,7 +22,7 @@ use crate::Error;
 struct FfiExtension {
     base: PJRT_Extension_Base,
     type_id_register: *const c_void,
-    user_data_add: *const c_void,
+    user_data_add: Option<RegisterFunction>,
     register_handler: Option<RegisterFunction>,
 }
 
@@ -39,7 +39,7 @@ struct GpuExtension {
 const GPU_CUSTOM_CALL: i32 = 0;
 
 /// The argument is one of the layouts below.
-pub(super) type RegisterFunction = unsafe extern "C" fn(*mut c_void) -> *mut PJRT_Error;
+pub(crate) type RegisterFunction = unsafe extern "C" fn(*mut c_void) -> *mut PJRT_Error;
 
 /// `PJRT_FFI_Register_Handler_Args`. It has no `extension_start`, other than most argument structs.
 #[repr(C)]
@@ -126,6 +126,18 @@ const TYPED: c_int = 1;
 /// A minor version of the PJRT API from which on the argument struct of the FFI extension has no `api_version`:
 /// the oldest for which that was seen. The header changed the struct without a sign of it.
 const NEW_LAYOUT_SINCE: i32 = 106;
+
+/// The plugin's function that adds user data to an execution, if it has one.
+pub(super) fn user_data_add(api: &Api) -> Option<RegisterFunction> {
+    let (base, found) = extension::all(api).find(|(_, found)| found.kind == extension::FFI)?;
+    let end = offset_of!(FfiExtension, user_data_add) + size_of::<RegisterFunction>();
+    if found.struct_size < end {
+        return None;
+    }
+    let table = base.as_ptr().cast::<FfiExtension>();
+    // SAFETY: the kind says that this is the FFI extension, its size that it has the field.
+    unsafe { (&raw const (*table).user_data_add).read() }
+}
 
 /// What the observer of a handshake is registered as; XLA does not keep it.
 const OBSERVER: &[u8] = b"pjrt_runtime.handshake";

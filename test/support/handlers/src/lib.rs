@@ -215,6 +215,17 @@ xla_ffi::export! {
     }
 }
 
+xla_ffi::export! {
+    /// y = a byte of what the caller gave, 0 for the second if it gave none.
+    pub fn test_user_data() -> (y: Ret<u8>)
+    user_data { first: &[u8] = "test.first", second: Option<&[u8]> = "test.second" }
+    {
+        let byte = |data: &[u8]| data.last().copied().unwrap_or(0);
+        y.fill(byte(first).wrapping_add(second.map_or(0, byte)));
+        Ok(())
+    }
+}
+
 xla_ffi::library! {
     "table.copy" => test_copy,
     "table.parsed_scale" => test_parsed_scale_f32,
