@@ -42,8 +42,8 @@ test: plugin ## Runs all tests: Cargo's and Mix's, the example's included
 
 # The path is the last line that the installation prints, after a colon.
 test-plugins: test ## Runs Mix's tests on the other build of the plugin too
-	@plugin=$$(mix custom_call.install cpu --build zml | tee /dev/stderr | sed -n '$$s/^.*: //p'); \
-	EXLA_CUSTOM_CALL_PJRT_CPU=$$plugin mix test
+	@said=$$(mix custom_call.install cpu --build zml); echo "$$said"; \
+	EXLA_CUSTOM_CALL_PJRT_CPU=$$(echo "$$said" | sed -n '$$s/^.*: //p') mix test
 
 demo: plugin ## Runs examples/flash_attention
 	@cd examples/flash_attention && mix run demo.exs
