@@ -48,11 +48,15 @@ test-plugins: test ## Runs Mix's tests on the other build of the plugin too
 demo: plugin ## Runs examples/flash_attention
 	@cd examples/flash_attention && mix run demo.exs
 
-soak: plugin ## Runs 100,000 programs, compiles 2,000, and fails if memory grows (RUNS, COMPILATIONS, GROWTH_MIB)
+soak: plugin ## Runs 100,000 programs, compiles 2,000, from Elixir and from Rust, and fails if memory grows (RUNS, COMPILATIONS, GROWTH_MIB)
 	@mix run bench/soak.exs --runs $${RUNS:-100000} --compilations $${COMPILATIONS:-2000} --growth-mib $${GROWTH_MIB:-64}
+	@SOAK_RUNS=$${RUNS:-100000} SOAK_COMPILATIONS=$${COMPILATIONS:-2000} \
+	cargo test --package pjrt_runtime --locked soak -- --ignored --nocapture
 
-soak-short: plugin ## The same for about 20 seconds
+soak-short: plugin ## The same for about half a minute
 	@mix run bench/soak.exs --runs $${RUNS:-24000} --compilations $${COMPILATIONS:-480} --growth-mib $${GROWTH_MIB:-64}
+	@SOAK_RUNS=$${RUNS:-10000} SOAK_COMPILATIONS=$${COMPILATIONS:-100} \
+	cargo test --package pjrt_runtime --locked soak -- --ignored --nocapture
 
 lint: build ## Checks formats, warnings and types, in Rust and Elixir
 	@scripts/lint.sh

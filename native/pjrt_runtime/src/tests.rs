@@ -584,10 +584,10 @@ fn resident() -> u64 {
     number.unwrap_or(0)
 }
 
-/// `cargo test --release -p pjrt_runtime soak -- --ignored --nocapture`; `SOAK_RUNS` and
-/// `SOAK_COMPILATIONS` choose how many.
+/// `make soak` runs it, and `make soak-short` with fewer: `SOAK_RUNS` and `SOAK_COMPILATIONS` choose how
+/// many.
 #[test]
-#[ignore = "takes minutes"]
+#[ignore = "takes minutes: make soak runs it"]
 fn soak_memory_stays_flat() {
     let count = |name: &str, default: usize| {
         let given = std::env::var(name).ok().and_then(|text| text.parse().ok());
