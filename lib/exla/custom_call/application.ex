@@ -7,6 +7,8 @@ defmodule EXLA.CustomCall.Application do
   def start(_type, _args) do
     EXLA.CustomCall.Telemetry.put_module(Application.get_env(:exla_custom_call, :telemetry))
 
+    EXLA.CustomCall.Warning.start()
+
     cache = Application.get_env(:exla_custom_call, :cache, [])
 
     children = [

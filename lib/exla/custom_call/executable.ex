@@ -533,6 +533,9 @@ defmodule EXLA.CustomCall.Executable do
         parameter.type == :token ->
           argument("a token cannot be given from outside; make it in the program")
 
+        match?({kind, _} when kind in [:tuple, :buffer], parameter.type) ->
+          argument("#{inspect(parameter)} cannot be given from outside; make it in the program")
+
         typespec not in [nil, parameter] ->
           argument("the executable takes #{inspect(parameter)}, got #{inspect(typespec)}")
 

@@ -30,20 +30,22 @@ defmodule EXLA.CustomCall.Module do
     SpecTerms,
     Telemetry,
     Typespec,
-    Value
+    Value,
+    Warning
   }
 
   alias EXLA.CustomCall.Value.Function
 
   @enforce_keys [:ref, :bytecode, :parameters, :results]
-  defstruct [:ref, :bytecode, :parameters, :results]
+  defstruct [:ref, :bytecode, :parameters, :results, warnings: []]
 
   @typedoc "The parameters and results are those of the module's entry function."
   @type t :: %__MODULE__{
           ref: reference(),
           bytecode: binary(),
           parameters: [Typespec.t()],
-          results: [Typespec.t()]
+          results: [Typespec.t()],
+          warnings: [Warning.t()]
         }
 
   @typedoc """
@@ -80,7 +82,12 @@ defmodule EXLA.CustomCall.Module do
     * `:effects` - values of operations to emit though no result depends on them, in order.
     * `:functions` - functions to emit though nothing calls them with
       `EXLA.CustomCall.Value.call/2`, such as those that an attribute names.
+    * `:meshes` - device meshes that shardings speak of by name, such as
+      `[{"mesh", ~S(#sdy.mesh<["x"=2]>)}]`.
     * `:context` - an `EXLA.CustomCall.Context`; default: a fresh one with the default limits.
+    * `:warnings` - what to do about an `EXLA.CustomCall.Warning`: `:log`, the default, writes each to
+      the log once; `:ignore`; `:error` refuses the module. They are in the module's `:warnings` in any
+      case.
 
   ## Errors
 
@@ -98,13 +105,36 @@ defmodule EXLA.CustomCall.Module do
   @spec build([Value.t()], [Value.t() | {Value.t(), Value.attributes()}], keyword()) ::
           {:ok, t()} | {:error, Error.t()}
   def build(parameters, results, opts \\ []) do
+    with {:ok, {context, graph, operations, bytes}, warn} <- flatten(parameters, results, opts),
+         {:ok, {ref, bytecode, warnings}} <-
+           Telemetry.span(:build, %{}, fn -> native_build(context, graph, operations, bytes) end),
+         warnings = Enum.map(warnings, &Warning.from_native/1),
+         :ok <- Warning.handle(warnings, warn) do
+      {:ok,
+       %__MODULE__{
+         ref: ref,
+         bytecode: bytecode,
+         parameters: Enum.map(parameters, & &1.typespec),
+         results: Enum.map(results, &result_typespec/1),
+         warnings: warnings
+       }}
+    else
+      {:error, %Error{} = error} -> {:error, error}
+      {:error, native} -> {:error, Error.from_native(native)}
+    end
+  end
+
+  # The graph for the NIF, its size, and what to do about warnings.
+  defp flatten(parameters, results, opts) do
     defaults = [
       name: nil,
       function: "main",
       attributes: [],
       effects: [],
       functions: [],
-      context: nil
+      meshes: [],
+      context: nil,
+      warnings: :log
     ]
 
     with {:ok, opts} <- Options.validate(opts, defaults),
@@ -116,6 +146,8 @@ defmodule EXLA.CustomCall.Module do
          :ok <- check_function_name(opts[:function]),
          :ok <- check_functions(opts[:functions]),
          :ok <- SpecTerms.check_pairs(opts[:attributes], :module_attributes),
+         :ok <- SpecTerms.check_pairs(opts[:meshes], :meshes),
+         :ok <- check_warnings(opts[:warnings]),
          {:ok, context} <- context_ref(opts[:context]),
          main = %Function{
            id: make_ref(),
@@ -126,27 +158,66 @@ defmodule EXLA.CustomCall.Module do
            private: false
          },
          {:ok, functions, operations, bytes} <-
-           Graph.flatten(main, result_attributes, opts[:functions]),
-         graph = {opts[:name], opts[:attributes], functions},
-         {:ok, {ref, bytecode}} <-
-           Telemetry.span(:build, %{}, fn -> native_build(context, graph, operations, bytes) end) do
-      {:ok,
-       %__MODULE__{
-         ref: ref,
-         bytecode: bytecode,
-         parameters: Enum.map(parameters, & &1.typespec),
-         results: Enum.map(results, & &1.typespec)
-       }}
-    else
-      {:error, %Error{} = error} -> {:error, error}
-      {:error, native} -> {:error, Error.from_native(native)}
+           Graph.flatten(main, result_attributes, opts[:functions]) do
+      graph = {opts[:name], opts[:attributes], opts[:meshes], functions}
+      {:ok, {context, graph, operations, bytes}, opts[:warnings]}
     end
+  end
+
+  defp result_typespec({value, _attributes}), do: value.typespec
+  defp result_typespec(value), do: value.typespec
+
+  defp check_warnings(option) when option in [:log, :ignore, :error], do: :ok
+
+  defp check_warnings(other) do
+    {:error,
+     Error.new(
+       :argument,
+       "expected :warnings to be :log, :ignore or :error, got: #{inspect(other)}",
+       field: :warnings
+     )}
   end
 
   @doc "Like `build/3`, but raises `ArgumentError` with the error's message."
   @spec build!([Value.t()], [Value.t() | {Value.t(), Value.attributes()}], keyword()) :: t()
   def build!(parameters, results, opts \\ []) do
     parameters |> build(results, opts) |> Error.unwrap!()
+  end
+
+  @doc """
+  The verdict of `build/3` without a module: what it warns of, or the error.
+
+  Takes the arguments and options of `build/3`; the default of `:warnings` is `:ignore`.
+
+  ## Examples
+
+      iex> alias EXLA.CustomCall.{Module, Spec, Typespec, Value}
+      iex> type = Typespec.tensor(:f32, {2, 3})
+      iex> x = Value.parameter(type)
+      iex> spec = %Spec{call_target_name: "k", mlir_attributes: [{"operand_layout", "unit"}]}
+      iex> {:ok, [warning]} = Module.check([x], Value.custom_call([x], spec, [type]))
+      iex> warning.message
+      ~S(mlir_attributes: "operand_layout": XLA drops it: nothing of it reaches the HLO; did you mean operand_layouts?)
+      iex> layouts = "[dense<[0, 0]> : tensor<2xindex>]"
+      iex> spec = %{spec | mlir_attributes: [{"operand_layouts", layouts}, {"result_layouts", layouts}]}
+      iex> {:error, error} = Module.check([x], Value.custom_call([x], spec, [type]))
+      iex> hd(error.faults).message
+      ~S(mlir_attributes: "operand_layouts": element 0: the layout [0, 0]; operand 0 is a tensor<2x3xf32>, so its layout holds each of 0 to 1 once, the dimension that varies fastest first, at line 1, column 2)
+  """
+  @spec check([Value.t()], [Value.t() | {Value.t(), Value.attributes()}], keyword()) ::
+          {:ok, [Warning.t()]} | {:error, Error.t()}
+  def check(parameters, results, opts \\ []) do
+    opts = if Keyword.keyword?(opts), do: Keyword.put_new(opts, :warnings, :ignore), else: opts
+
+    with {:ok, {context, graph, operations, bytes}, warn} <- flatten(parameters, results, opts),
+         {:ok, warnings} <- native_check(context, graph, operations, bytes),
+         warnings = Enum.map(warnings, &Warning.from_native/1),
+         :ok <- Warning.handle(warnings, warn) do
+      {:ok, warnings}
+    else
+      {:error, %Error{} = error} -> {:error, error}
+      {:error, native} -> {:error, Error.from_native(native)}
+    end
   end
 
   @doc """
@@ -228,6 +299,15 @@ defmodule EXLA.CustomCall.Module do
 
   defp native_build(context, graph, _operations, _bytes) do
     Native.module_build_dirty(context, graph)
+  end
+
+  defp native_check(nil, graph, operations, bytes)
+       when operations <= @light_operations and bytes <= @light_bytes do
+    Native.module_check(nil, graph)
+  end
+
+  defp native_check(context, graph, _operations, _bytes) do
+    Native.module_check_dirty(context, graph)
   end
 
   # What was built is read back without fail, or it is a bug worth a report.

@@ -24,6 +24,8 @@ defmodule EXLA.CustomCall.Native do
 
   def module_build(_context, _graph), do: stub()
   def module_build_dirty(_context, _graph), do: stub()
+  def module_check(_context, _graph), do: stub()
+  def module_check_dirty(_context, _graph), do: stub()
   def module_text(_module), do: stub()
   def module_to_text_dirty(_module), do: stub()
   def module_custom_calls(_module), do: stub()

@@ -139,6 +139,15 @@ defmodule EXLA.CustomCall.SpecTerms do
     )
   end
 
+  defp operand_type(type, %{type: type}, _index) when is_tuple(type), do: {:ok, type}
+
+  defp operand_type(type, %{type: {kind, _}} = operand, index) when kind in [:tuple, :buffer] do
+    error(
+      :operand_element_types,
+      "operand #{index} is #{inspect(operand)}, which is not converted, got: #{inspect(type)}"
+    )
+  end
+
   defp operand_type(type, _operand, index) do
     case Typespec.cast_type(type) do
       {:ok, type} -> {:ok, type}

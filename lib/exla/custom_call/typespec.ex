@@ -25,7 +25,13 @@ defmodule EXLA.CustomCall.Typespec do
   defstruct [:type, :shape]
 
   @type type :: {atom(), pos_integer()}
-  @type t :: %__MODULE__{type: type() | :token, shape: tuple()}
+  @typedoc """
+  A tensor's `:type` is an Nx type. A tuple's elements and a buffer's element type are in the `:type`.
+  """
+  @type t :: %__MODULE__{
+          type: type() | :token | {:tuple, [t()]} | {:buffer, type()},
+          shape: tuple()
+        }
 
   # The order is the NIF's. Each with its name in StableHLO and the bytes an element takes.
   @types [
@@ -84,6 +90,37 @@ defmodule EXLA.CustomCall.Typespec do
   def token, do: %__MODULE__{type: :token, shape: {}}
 
   @doc """
+  The typespec of a tuple: several values as one. StableHLO's own operations have several results
+  instead; some of XLA's custom calls have a tuple.
+
+  Raises `ArgumentError` for what is no typespec.
+
+  ## Examples
+
+      iex> alias EXLA.CustomCall.Typespec
+      iex> Typespec.tuple([Typespec.tensor(:f32, {2}), Typespec.token()])
+      #EXLA.CustomCall.Typespec<tuple<f32[2], token>>
+  """
+  @spec tuple([t()]) :: t()
+  def tuple(elements) when is_list(elements) do
+    %{type: {:tuple, elements}, shape: {}} |> cast() |> Error.unwrap!()
+  end
+
+  @doc """
+  The typespec of a buffer: a tensor at a fixed place in memory, which the custom calls
+  `CreateBuffer`, `Pin` and `Unpin` make and end. StableHLO writes it as a `memref`.
+
+  Raises `ArgumentError` for an unknown type or a wrong shape.
+
+  ## Examples
+
+      iex> EXLA.CustomCall.Typespec.buffer({:f, 32}, {2, 3})
+      #EXLA.CustomCall.Typespec<buffer f32[2][3]>
+  """
+  @spec buffer(type() | atom(), tuple()) :: t()
+  def buffer(type, shape), do: %{type: {:buffer, type}, shape: shape} |> cast() |> Error.unwrap!()
+
+  @doc """
   The typespec of anything with a `:type` and a `:shape`, such as an `Nx.Tensor`.
 
   Raises `ArgumentError` where `cast/1` returns an error.
@@ -108,6 +145,19 @@ defmodule EXLA.CustomCall.Typespec do
   @spec cast(term()) :: {:ok, t()} | {:error, Error.t()}
   def cast(%{type: :token}), do: {:ok, token()}
 
+  def cast(%{type: {:tuple, elements}}) when is_list(elements) do
+    with :ok <- check_depth(elements, 1), {:ok, elements} <- cast_each(elements, []) do
+      {:ok, %__MODULE__{type: {:tuple, elements}, shape: {}}}
+    end
+  end
+
+  def cast(%{type: {:buffer, type}, shape: shape}) do
+    with {:ok, type} <- cast_type(type),
+         :ok <- check_shape(shape, type) do
+      {:ok, %__MODULE__{type: {:buffer, type}, shape: shape}}
+    end
+  end
+
   def cast(%{type: type, shape: shape}) do
     with {:ok, type} <- cast_type(type),
          :ok <- check_shape(shape, type) do
@@ -120,6 +170,30 @@ defmodule EXLA.CustomCall.Typespec do
       "expected a template with :type and :shape, such as an Nx.Tensor or " <>
         "EXLA.CustomCall.Typespec.tensor({:f, 32}, {2, 3}), got: #{inspect(other)}"
     )
+  end
+
+  # What reads and prints them recurses, here and in MLIR.
+  @deepest_tuple 16
+
+  defp check_depth(elements, depth) when depth > @deepest_tuple do
+    error("tuples nest deeper than #{@deepest_tuple}, around: #{inspect(elements, limit: 3)}")
+  end
+
+  defp check_depth([%{type: {:tuple, inner}} | rest], depth) when is_list(inner) do
+    with :ok <- check_depth(inner, depth + 1), do: check_depth(rest, depth)
+  end
+
+  defp check_depth([_ | rest], depth), do: check_depth(rest, depth)
+  defp check_depth([], _depth), do: :ok
+
+  defp check_depth(tail, _depth) do
+    error("expected a tuple's elements to be a list, got one that ends in #{inspect(tail)}")
+  end
+
+  defp cast_each([], cast), do: {:ok, Enum.reverse(cast)}
+
+  defp cast_each([element | rest], cast) do
+    with {:ok, element} <- cast(element), do: cast_each(rest, [element | cast])
   end
 
   @doc false
@@ -146,6 +220,14 @@ defmodule EXLA.CustomCall.Typespec do
   @spec byte_size(t()) :: non_neg_integer()
   def byte_size(%__MODULE__{type: :token}), do: 0
 
+  def byte_size(%__MODULE__{type: {:tuple, elements}}) do
+    elements |> Enum.map(&__MODULE__.byte_size/1) |> Enum.sum()
+  end
+
+  def byte_size(%__MODULE__{type: {:buffer, type}, shape: shape}) do
+    Tuple.product(shape) * element_size(type)
+  end
+
   def byte_size(%__MODULE__{type: type, shape: shape}) do
     Tuple.product(shape) * element_size(type)
   end
@@ -163,12 +245,21 @@ defmodule EXLA.CustomCall.Typespec do
   @spec to_text(t()) :: String.t()
   def to_text(%__MODULE__{type: :token}), do: "!stablehlo.token"
 
+  def to_text(%__MODULE__{type: {:tuple, elements}}) do
+    "tuple<#{Enum.map_join(elements, ", ", &to_text/1)}>"
+  end
+
+  def to_text(%__MODULE__{type: {:buffer, type}, shape: shape}) do
+    "memref<#{dimensions_text(shape)}#{element_text(type)}>"
+  end
+
   def to_text(%__MODULE__{type: type, shape: shape}) do
-    dimensions = shape |> Tuple.to_list() |> Enum.map_join(&"#{&1}x")
-    "tensor<#{dimensions}#{element_text(type)}>"
+    "tensor<#{dimensions_text(shape)}#{element_text(type)}>"
   end
 
   def to_text(other), do: not_a_typespec!(other)
+
+  defp dimensions_text(shape), do: shape |> Tuple.to_list() |> Enum.map_join(&"#{&1}x")
 
   @spec not_a_typespec!(term()) :: no_return()
   defp not_a_typespec!(other) do
@@ -177,6 +268,15 @@ defmodule EXLA.CustomCall.Typespec do
 
   @doc false
   def to_native(%__MODULE__{type: :token}), do: :token
+
+  def to_native(%__MODULE__{type: {:tuple, elements}}) do
+    {:tuple, Enum.map(elements, &to_native/1)}
+  end
+
+  def to_native(%__MODULE__{type: {:buffer, type}, shape: shape}) do
+    {:buffer, element(type), Tuple.to_list(shape)}
+  end
+
   def to_native(%__MODULE__{type: type, shape: shape}), do: {element(type), Tuple.to_list(shape)}
 
   @doc false
@@ -185,6 +285,15 @@ defmodule EXLA.CustomCall.Typespec do
   def from_native({element, dimensions}) when is_integer(element) do
     {type, _, _, _} = Enum.fetch!(@types, element)
     %__MODULE__{type: type, shape: List.to_tuple(dimensions)}
+  end
+
+  def from_native({:tuple, elements}) do
+    %__MODULE__{type: {:tuple, Enum.map(elements, &from_native/1)}, shape: {}}
+  end
+
+  def from_native({:buffer, element, dimensions}) do
+    %__MODULE__{type: type, shape: shape} = from_native({element, dimensions})
+    %__MODULE__{type: {:buffer, type}, shape: shape}
   end
 
   # A type that this package does not emit stays the text that MLIR prints.
@@ -334,12 +443,26 @@ defmodule EXLA.CustomCall.Typespec do
 
   defp error(kind \\ :type, message), do: {:error, Error.new(kind, message)}
 
-  defimpl Inspect do
-    def inspect(%{type: :token}, _opts), do: "#EXLA.CustomCall.Typespec<token>"
+  @doc false
+  # As inspect/1 shows it, without the module's name.
+  def short(%__MODULE__{type: :token}), do: "token"
 
-    def inspect(%{type: type, shape: shape}, _opts) do
-      dimensions = shape |> Tuple.to_list() |> Enum.map_join(&"[#{&1}]")
-      "#EXLA.CustomCall.Typespec<#{EXLA.CustomCall.Typespec.short_name(type)}#{dimensions}>"
+  def short(%__MODULE__{type: {:tuple, elements}}) do
+    "tuple<#{Enum.map_join(elements, ", ", &short/1)}>"
+  end
+
+  def short(%__MODULE__{type: {:buffer, type}} = typespec) do
+    "buffer " <> short(%{typespec | type: type})
+  end
+
+  def short(%__MODULE__{type: type, shape: shape}) do
+    dimensions = shape |> Tuple.to_list() |> Enum.map_join(&"[#{&1}]")
+    short_name(type) <> dimensions
+  end
+
+  defimpl Inspect do
+    def inspect(typespec, _opts) do
+      "#EXLA.CustomCall.Typespec<#{EXLA.CustomCall.Typespec.short(typespec)}>"
     end
   end
 end

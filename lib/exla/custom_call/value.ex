@@ -366,13 +366,8 @@ defmodule EXLA.CustomCall.Value do
 
       case typespec do
         nil -> "#EXLA.CustomCall.Value<#{name}>"
-        typespec -> "#EXLA.CustomCall.Value<#{name} #{type(typespec)}>"
+        typespec -> "#EXLA.CustomCall.Value<#{name} #{EXLA.CustomCall.Typespec.short(typespec)}>"
       end
-    end
-
-    defp type(typespec) do
-      dimensions = typespec.shape |> Tuple.to_list() |> Enum.map_join(&"[#{&1}]")
-      EXLA.CustomCall.Typespec.short_name(typespec.type) <> dimensions
     end
   end
 end

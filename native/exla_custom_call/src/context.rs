@@ -36,6 +36,7 @@ fn context_new(max_nesting: usize, max_text_bytes: usize) -> ResourceArc<Context
         context: Some(Context::new(Limits {
             max_nesting: max_nesting.min(Limits::NESTING_CEILING),
             max_text_bytes,
+            ..Limits::default()
         })),
     })
 }

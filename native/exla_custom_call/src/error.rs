@@ -1,10 +1,12 @@
 use crate::atoms;
 use pjrt_runtime::Error as Runtime;
-use rustler::{Atom, Binary, Encoder, Env, NewBinary, Term};
+use rustler::{types::tuple::make_tuple, Atom, Binary, Encoder, Env, NewBinary, Term};
 use stablehlo_custom_call::{Error as Core, ErrorKind};
 use std::any::Any;
 
-/// A refusal as data: `{kind, field, name, message, line, column, code}`, the strings as binaries.
+/// A refusal as data: `{kind, field, name, message, line, column, code, found, expected, call, faults}`,
+/// the strings as binaries. `call` is `{function, index, target}`, and `faults` are more such tuples,
+/// where there are several faults.
 #[derive(Debug)]
 pub(crate) enum Error {
     Core(Core),
@@ -66,7 +68,22 @@ impl Encoder for Error {
             Self::Runtime(kind, error) => runtime(env, *kind, error),
             Self::Refused(kind, message) => {
                 let nil = atoms::nil();
-                (kind.atom(), nil, nil, message, nil, nil, nil).encode(env)
+                make_tuple(
+                    env,
+                    &[
+                        kind.atom().encode(env),
+                        nil.encode(env),
+                        nil.encode(env),
+                        message.encode(env),
+                        nil.encode(env),
+                        nil.encode(env),
+                        nil.encode(env),
+                        nil.encode(env),
+                        nil.encode(env),
+                        nil.encode(env),
+                        Vec::<Term>::new().encode(env),
+                    ],
+                )
             }
         }
     }
@@ -81,16 +98,29 @@ fn core<'a>(env: Env<'a>, error: &Core) -> Term<'a> {
         ErrorKind::Graph => atoms::graph(),
     };
     let (line, column) = error.position().unzip();
-    (
-        kind,
-        error.field().map(atoms::field),
-        error.name().map(|name| binary(env, name)),
-        error.to_string(),
-        line,
-        column,
-        atoms::nil(),
+    let call = error
+        .call()
+        .map(|(function, index, target)| (function, index, binary(env, target)));
+    let faults = match error.faults() {
+        [_] => Vec::new(),
+        faults => faults.iter().map(|fault| core(env, fault)).collect(),
+    };
+    make_tuple(
+        env,
+        &[
+            kind.encode(env),
+            error.field().map(atoms::field).encode(env),
+            error.name().map(|name| binary(env, name)).encode(env),
+            error.to_string().encode(env),
+            line.encode(env),
+            column.encode(env),
+            atoms::nil().encode(env),
+            error.found().encode(env),
+            error.expected().encode(env),
+            call.encode(env),
+            faults.encode(env),
+        ],
     )
-        .encode(env)
 }
 
 fn runtime<'a>(env: Env<'a>, kind: Kind, error: &Runtime) -> Term<'a> {
@@ -106,16 +136,23 @@ fn runtime<'a>(env: Env<'a>, kind: Kind, error: &Runtime) -> Term<'a> {
         Runtime::CreateOption { name, .. } => Some(name),
         _ => None,
     };
-    (
-        kind_of(kind, error),
-        atoms::nil(),
-        name.map(|name| binary(env, name.as_bytes())),
-        error.to_string(),
-        atoms::nil(),
-        atoms::nil(),
-        code,
+    let nil = atoms::nil().encode(env);
+    make_tuple(
+        env,
+        &[
+            kind_of(kind, error).encode(env),
+            nil,
+            name.map(|name| binary(env, name.as_bytes())).encode(env),
+            error.to_string().encode(env),
+            nil,
+            nil,
+            code.encode(env),
+            nil,
+            nil,
+            nil,
+            Vec::<Term>::new().encode(env),
+        ],
     )
-        .encode(env)
 }
 
 fn kind_of(kind: Kind, error: &Runtime) -> Atom {

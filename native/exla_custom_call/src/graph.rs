@@ -22,12 +22,13 @@ impl From<rustler::Error> for Refusal {
 
 type Decoded<T> = Result<T, Refusal>;
 
-/// `{name | nil, attributes, functions}`
+/// `{name | nil, attributes, meshes, functions}`
 pub(crate) fn graph(term: Term<'_>) -> Decoded<Graph<'_>> {
-    let (name, attributes, functions): (Term, Term, Term) = term.decode()?;
+    let (name, attributes, meshes, functions): (Term, Term, Term, Term) = term.decode()?;
     Ok(Graph {
         name: optional_bytes(name)?,
         attributes: named_texts(attributes)?,
+        meshes: named_texts(meshes)?,
         functions: list(functions, function)?,
     })
 }
@@ -137,18 +138,40 @@ fn operation_kind(term: Term<'_>) -> Decoded<OperationKind<'_>> {
     }
 }
 
-/// `:token | {element_index, dimensions}`, the index into [`ElementType::ALL`].
+/// The depth to which tuples in tuples are read; the core refuses less deep ones with an error.
+const DEEPEST_TUPLE: usize = 32;
+
+/// `:token | {element_index, dimensions} | {:buffer, element_index, dimensions} | {:tuple, types}`,
+/// the index into [`ElementType::ALL`].
 fn tensor_type(term: Term<'_>) -> Decoded<Type> {
+    type_at_depth(term, 0)
+}
+
+fn type_at_depth(term: Term<'_>, depth: usize) -> Decoded<Type> {
     if term.is_atom() && atoms::token() == term {
         return Ok(Type::Token);
     }
-    let (element, dimensions): (usize, Vec<i64>) = term.decode()?;
-    Ok(Type::Tensor {
-        element: *ElementType::ALL
-            .get(element)
-            .ok_or(rustler::Error::BadArg)?,
-        dimensions,
-    })
+    let element = |index: usize| {
+        ElementType::ALL
+            .get(index)
+            .copied()
+            .ok_or(rustler::Error::BadArg)
+    };
+    let fields = rustler::types::tuple::get_tuple(term)?;
+    match fields.as_slice() {
+        [tag, types] if tag.is_atom() && atoms::tuple() == *tag && depth < DEEPEST_TUPLE => Ok(
+            Type::Tuple(list(*types, |term| type_at_depth(term, depth + 1))?),
+        ),
+        [index, dimensions] => Ok(Type::Tensor {
+            element: element(index.decode()?)?,
+            dimensions: dimensions.decode()?,
+        }),
+        [tag, index, dimensions] if tag.is_atom() && atoms::buffer() == *tag => Ok(Type::Buffer {
+            element: element(index.decode()?)?,
+            dimensions: dimensions.decode()?,
+        }),
+        _ => Err(rustler::Error::BadArg.into()),
+    }
 }
 
 pub(crate) fn named_texts(term: Term<'_>) -> Decoded<Vec<NamedText<'_>>> {

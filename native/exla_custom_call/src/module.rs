@@ -47,8 +47,8 @@ impl ModuleResource {
 const LIGHT_OPERATIONS: usize = 64;
 const LIGHT_BYTES: usize = 16 * 1024;
 
-/// The resource, and its bytecode as a binary that the resource keeps alive.
-type Built<'a> = NifResult<Result<(ResourceArc<ModuleResource>, Binary<'a>), Error>>;
+/// The resource, its bytecode as a binary that the resource keeps alive, and the warnings.
+type Built<'a> = NifResult<Result<(ResourceArc<ModuleResource>, Binary<'a>, Vec<Term<'a>>), Error>>;
 
 /// Builds a module from a whole graph, in the given context, or in a fresh one when it is `nil`.
 #[rustler::nif]
@@ -61,7 +61,34 @@ fn module_build_dirty<'a>(env: Env<'a>, context: Term, graph: Term) -> Built<'a>
     build(env, context, graph)
 }
 
-fn build<'a>(env: Env<'a>, context: Term, graph: Term) -> Built<'a> {
+/// The warnings of a module that would be built, which is not kept.
+#[rustler::nif]
+fn module_check<'a>(
+    env: Env<'a>,
+    context: Term,
+    graph: Term,
+) -> NifResult<Result<Vec<Term<'a>>, Error>> {
+    check(env, context, graph)
+}
+
+#[rustler::nif(schedule = "DirtyCpu")]
+fn module_check_dirty<'a>(
+    env: Env<'a>,
+    context: Term,
+    graph: Term,
+) -> NifResult<Result<Vec<Term<'a>>, Error>> {
+    check(env, context, graph)
+}
+
+fn check<'a>(
+    env: Env<'a>,
+    context: Term,
+    graph: Term,
+) -> NifResult<Result<Vec<Term<'a>>, Error>> {
+    Ok(built(context, graph)?.map(|module| warnings(env, &module)))
+}
+
+fn built(context: Term, graph: Term) -> NifResult<Result<Module, Error>> {
     let context = if context.is_atom() {
         Context::new(Limits::default())
     } else {
@@ -73,9 +100,30 @@ fn build<'a>(env: Env<'a>, context: Term, graph: Term) -> Built<'a> {
         Err(Refusal::Graph(error)) => return Ok(Err(error)),
         Err(Refusal::Term(error)) => return Err(error),
     };
-    let module = match Module::build(&context, &graph) {
+    Ok(Module::build(&context, &graph).map_err(Error::from))
+}
+
+/// `{field, name, found, instead, message}`
+fn warnings<'a>(env: Env<'a>, module: &Module) -> Vec<Term<'a>> {
+    let warnings = module.warnings().iter();
+    warnings
+        .map(|warning| {
+            (
+                atoms::field(warning.field),
+                binary(env, &warning.name),
+                &warning.found,
+                &warning.instead,
+                warning.to_string(),
+            )
+                .encode(env)
+        })
+        .collect()
+}
+
+fn build<'a>(env: Env<'a>, context: Term, graph: Term) -> Built<'a> {
+    let module = match built(context, graph)? {
         Ok(module) => module,
-        Err(error) => return Ok(Err(error.into())),
+        Err(error) => return Ok(Err(error)),
     };
     let light = module.operation_count() <= LIGHT_OPERATIONS && module.data_bytes() <= LIGHT_BYTES;
     let resource = ResourceArc::new(ModuleResource {
@@ -83,7 +131,7 @@ fn build<'a>(env: Env<'a>, context: Term, graph: Term) -> Built<'a> {
         text: light.then(|| module.to_text()),
     });
     let bytecode = resource.make_binary(env, |module| module.bytecode());
-    Ok(Ok((resource, bytecode)))
+    Ok(Ok((resource, bytecode, warnings(env, &module))))
 }
 
 /// The text of a light module, or `nil`: then [`module_to_text_dirty`] makes it.
@@ -154,16 +202,29 @@ fn types<'a>(env: Env<'a>, types: &[EmittedType]) -> Vec<Term<'a>> {
     types
         .iter()
         .map(|r#type| match r#type {
-            EmittedType::Known(Type::Token) => atoms::token().encode(env),
-            EmittedType::Known(Type::Tensor {
-                element,
-                dimensions,
-            }) => (
-                ElementType::ALL.iter().position(|e| e == element),
-                dimensions,
-            )
-                .encode(env),
+            EmittedType::Known(known) => known_type(env, known),
             EmittedType::Other(text) => (atoms::other(), binary(env, text)).encode(env),
         })
         .collect()
+}
+
+/// As [`graph`] reads it.
+fn known_type<'a>(env: Env<'a>, r#type: &Type) -> Term<'a> {
+    let index = |element: &ElementType| ElementType::ALL.iter().position(|e| e == element);
+    match r#type {
+        Type::Token => atoms::token().encode(env),
+        Type::Tensor {
+            element,
+            dimensions,
+        } => (index(element), dimensions).encode(env),
+        Type::Buffer {
+            element,
+            dimensions,
+        } => (atoms::buffer(), index(element), dimensions).encode(env),
+        // The core builds no deep ones.
+        Type::Tuple(elements) => {
+            let elements: Vec<_> = elements.iter().map(|t| known_type(env, t)).collect();
+            (atoms::tuple(), elements).encode(env)
+        }
+    }
 }

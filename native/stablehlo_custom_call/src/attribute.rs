@@ -3,7 +3,9 @@ use crate::{
     error::Error,
     graph::NamedText,
     limits::Limits,
-    names, scan,
+    names,
+    rules::{Findings, Parsed, Position},
+    scan,
     sink::{collect, string_ref},
 };
 use melior::ir::{Attribute, AttributeLike, Identifier};
@@ -19,9 +21,10 @@ pub(crate) fn parse<'c>(
     inner: &'c Inner,
     limits: &Limits,
     field: &'static str,
+    place: Position,
     attribute: &NamedText<'_>,
 ) -> Result<Attribute<'c>, Error> {
-    scan::check(field, attribute, limits)?;
+    scan::check(field, attribute, limits, place)?;
     inner.diagnostics.take();
     // MLIR takes white space before the text for trailing characters after it.
     let text = attribute.text.trim_ascii();
@@ -102,30 +105,58 @@ fn next_token(text: &[u8], at: usize) -> usize {
     at + skipped
 }
 
-/// Checks and parses a list of attributes.
+/// Checks and parses a list of attributes. What is wrong with any goes to `findings`; the others are
+/// returned, in order, with the names that MLIR has for them.
+pub(crate) fn parse_list<'a, 'c>(
+    inner: &'c Inner,
+    limits: &Limits,
+    field: &'static str,
+    place: Position,
+    attributes: &'a [NamedText<'a>],
+    findings: &mut Findings,
+) -> Vec<(Identifier<'c>, Parsed<'a, 'c>)> {
+    let names = names::check(field, attributes, &mut findings.errors);
+    names
+        .into_iter()
+        .zip(attributes)
+        .filter_map(|(name, given)| {
+            // The text is looked at even where the name is wrong, so that both are told.
+            let attribute = parse(inner, limits, field, place, given)
+                .map_err(|error| findings.errors.push(error))
+                .ok()?;
+            let name = Identifier::new(inner.context(), name?);
+            Some((name, Parsed { given, attribute }))
+        })
+        .collect()
+}
+
+/// The same, all or nothing.
 pub(crate) fn parse_all<'c>(
     inner: &'c Inner,
     limits: &Limits,
     field: &'static str,
+    place: Position,
     attributes: &[NamedText<'_>],
 ) -> Result<Vec<Named<'c>>, Error> {
-    let names = names::check(field, attributes)?;
-    names
+    let mut findings = Findings::default();
+    let parsed = parse_list(inner, limits, field, place, attributes, &mut findings);
+    Error::all(findings.errors)?;
+    Ok(parsed
         .into_iter()
-        .zip(attributes)
-        .map(|(name, attribute)| {
-            Ok((
-                Identifier::new(inner.context(), name),
-                parse(inner, limits, field, attribute)?,
-            ))
-        })
-        .collect()
+        .map(|(name, parsed)| (name, parsed.attribute))
+        .collect())
 }
 
 /// The text of a dictionary attribute of these entries, each parsed alone.
 pub fn dictionary_text(context: &Context, entries: &[NamedText<'_>]) -> Result<Vec<u8>, Error> {
     let inner = context.lock();
-    let entries = parse_all(&inner, &context.limits(), "dictionary", entries)?;
+    let entries = parse_all(
+        &inner,
+        &context.limits(),
+        "dictionary",
+        Position::Elsewhere,
+        entries,
+    )?;
     Ok(print(&dictionary(&inner, &entries)))
 }
 
@@ -175,9 +206,15 @@ mod tests {
     fn printed(bytes: &[u8]) -> Result<String, String> {
         let context = Context::new(Limits::default());
         let inner = context.lock();
-        parse(&inner, &Limits::default(), "attributes", &text(bytes))
-            .map(|attribute| String::from_utf8(print(&attribute)).unwrap())
-            .map_err(|error| error.to_string())
+        parse(
+            &inner,
+            &Limits::default(),
+            "attributes",
+            Position::Elsewhere,
+            &text(bytes),
+        )
+        .map(|attribute| String::from_utf8(print(&attribute)).unwrap())
+        .map_err(|error| error.to_string())
     }
 
     #[test]
@@ -224,15 +261,21 @@ mod tests {
             .contains("is not an MLIR attribute"));
         let context = Context::new(Limits::default());
         let inner = context.lock();
-        let parsed = parse(&inner, &Limits::default(), "attributes", &text(b"\"\xff\""));
+        let parsed = parse(
+            &inner,
+            &Limits::default(),
+            "attributes",
+            Position::Elsewhere,
+            &text(b"\"\xff\""),
+        );
         assert_eq!(print(&parsed.unwrap()), br#""\FF""#);
     }
 
     #[test]
     fn what_mlir_cannot_read_back_is_refused() {
         for text in [
-            &b"#a.b<\"\0\">"[..],
-            b"#a.bj-",
+            &b"#vhlo.b<\"\0\">"[..],
+            b"#vhlo.bj-",
             b"@\"\"",
             b"@a::@\"\"",
             b"affine_map<(d0) -> ((-9223372036854775807 - 1) floordiv -1)>",
@@ -261,10 +304,10 @@ mod tests {
         let shapes: [(&str, &str, &str); 6] = [
             ("[", "1", "]"),
             ("{a = ", "1", "}"),
-            ("#a.b<", "1", ">"),
+            ("#vhlo.b<", "1", ">"),
             ("tuple<", "i1", ">"),
             ("(i1) -> (", "i1", ")"),
-            ("[#a.b<{c = [", "1", "]}>]"),
+            ("[#vhlo.b<{c = [", "1", "]}>]"),
         ];
         for (open, middle, close) in shapes {
             let brackets = open.matches(['[', '{', '(', '<']).count() - open.matches([')']).count();

@@ -4,6 +4,9 @@ use crate::{
     error::Error,
     graph::NamedText,
     limits::Limits,
+    rules::{self, Findings, Parsed, Position, Scope, Subject, ATTRIBUTES, MLIR_ATTRIBUTES},
+    types::Type,
+    warning::Warning,
 };
 use melior::ir::{attribute::IntegerAttribute, r#type::IntegerType, Identifier};
 
@@ -40,20 +43,67 @@ pub const RESERVED_NAMES: [(&str, &str); 4] = [
     ),
 ];
 
-const ATTRIBUTES: &str = "attributes";
-const MLIR_ATTRIBUTES: &str = "mlir_attributes";
+/// A custom call's attributes, as they stand on the operation.
+#[derive(Debug)]
+pub(crate) struct Emitted<'c> {
+    pub attributes: Vec<Named<'c>>,
+    /// The functions that `called_computations` names.
+    pub called: Vec<Vec<u8>>,
+    pub warnings: Vec<Warning>,
+}
 
 impl CustomCall<'_> {
-    /// The attributes of the operation, checked and parsed.
+    /// The attributes of the operation, checked and parsed. All faults are told at once.
     pub(crate) fn emit<'c>(
         &self,
         inner: &'c Inner,
         limits: &Limits,
-    ) -> Result<Vec<Named<'c>>, Error> {
-        self.check()?;
+        scope: Option<Scope<'_>>,
+        operands: &[&Type],
+        results: &[Type],
+    ) -> Result<Emitted<'c>, Error> {
         let context = inner.context();
-        let mut emitted =
-            attribute::parse_all(inner, limits, MLIR_ATTRIBUTES, &self.mlir_attributes)?;
+        let mut findings = Findings::default();
+        self.check(&mut findings);
+        let mlir_attributes = attribute::parse_list(
+            inner,
+            limits,
+            MLIR_ATTRIBUTES,
+            Position::CustomCall,
+            &self.mlir_attributes,
+            &mut findings,
+        );
+        let attributes = attribute::parse_list(
+            inner,
+            limits,
+            ATTRIBUTES,
+            Position::TypedFfi,
+            &self.attributes,
+            &mut findings,
+        );
+        let called = scope.map_or_else(Vec::new, |scope| {
+            rules::check(
+                scope,
+                Subject {
+                    target: self.call_target_name,
+                    operands,
+                    results,
+                },
+                &parsed_of(&attributes),
+                &parsed_of(&mlir_attributes),
+                mlir_attributes.len() == self.mlir_attributes.len(),
+                limits.max_array_bytes,
+                &mut findings,
+            )
+        });
+        Error::all(findings.errors)?;
+
+        let named = |list: Vec<(Identifier<'c>, Parsed<'_, 'c>)>| -> Vec<Named<'c>> {
+            list.into_iter()
+                .map(|(name, parsed)| (name, parsed.attribute))
+                .collect()
+        };
+        let mut emitted = named(mlir_attributes);
         emitted.push((
             Identifier::new(context, "api_version"),
             IntegerAttribute::new(IntegerType::new(context, 32).into(), self.api_version).into(),
@@ -64,33 +114,35 @@ impl CustomCall<'_> {
         ));
         let backend_config = match self.backend_config {
             Some(bytes) => Some(attribute::string(inner, bytes)),
-            None if self.attributes.is_empty() => None,
-            None => {
-                let entries = attribute::parse_all(inner, limits, ATTRIBUTES, &self.attributes)?;
-                Some(attribute::dictionary(inner, &entries))
-            }
+            None if attributes.is_empty() => None,
+            None => Some(attribute::dictionary(inner, &named(attributes))),
         };
         if let Some(value) = backend_config {
             emitted.push((Identifier::new(context, "backend_config"), value));
         }
-        Ok(emitted)
+        Ok(Emitted {
+            attributes: emitted,
+            called,
+            warnings: findings.warnings,
+        })
     }
 
-    fn check(&self) -> Result<(), Error> {
+    fn check(&self, findings: &mut Findings) {
+        let errors = &mut findings.errors;
         let api_version = self.api_version;
         if !(1..=4).contains(&api_version) {
-            return Err(Error::ApiVersion { found: api_version });
+            errors.push(Error::ApiVersion { found: api_version });
         }
         if api_version == 4 && self.backend_config.is_some() {
-            return Err(Error::BackendConfigForTypedFfi);
+            errors.push(Error::BackendConfigForTypedFfi);
         }
         if api_version < 4 && !self.attributes.is_empty() {
-            return Err(Error::AttributesForOldApi { api_version });
+            errors.push(Error::AttributesForOldApi { api_version });
         }
         for attribute in &self.mlir_attributes {
             for (name, remedy) in RESERVED_NAMES {
                 if attribute.name == name.as_bytes() {
-                    return Err(Error::ReservedName {
+                    errors.push(Error::ReservedName {
                         field: MLIR_ATTRIBUTES,
                         name: name.into(),
                         remedy,
@@ -98,8 +150,11 @@ impl CustomCall<'_> {
                 }
             }
         }
-        Ok(())
     }
+}
+
+fn parsed_of<'a, 'c>(list: &[(Identifier<'c>, Parsed<'a, 'c>)]) -> Vec<Parsed<'a, 'c>> {
+    list.iter().map(|(_, parsed)| *parsed).collect()
 }
 
 #[cfg(test)]
@@ -128,8 +183,9 @@ mod tests {
         let context = Context::new(Limits::default());
         let inner = context.lock();
         let mut lines = call
-            .emit(&inner, &Limits::default())
+            .emit(&inner, &Limits::default(), None, &[], &[])
             .map_err(|error| error.to_string())?
+            .attributes
             .iter()
             .map(|(name, value)| {
                 let value = String::from_utf8(print(value)).unwrap();

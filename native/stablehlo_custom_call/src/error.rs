@@ -90,6 +90,9 @@ pub enum Error {
         element_type: &'static str,
     },
 
+    #[error("{place}: tuples nest deeper than {limit}; flatten them")]
+    TupleTooDeep { place: String, limit: usize },
+
     #[error("constant: {expected} bytes make a {tensor}, and there are {found}")]
     ConstantSize {
         tensor: String,
@@ -104,14 +107,14 @@ pub enum Error {
         element: &'static str,
     },
 
-    #[error("constant: a token has no value; use the operation stablehlo.create_token")]
+    #[error("constant: a token, a tuple or a buffer has no elements to give; a token is made by the operation stablehlo.create_token")]
     ConstantToken,
 
     #[error("the operation name {} is not one of MLIR: a dialect, a dot and a name of letters, digits, '_', '$' and '.', as in \"stablehlo.add\"", Quoted(.name))]
     OperationName { name: Vec<u8> },
 
-    #[error("the operation {} belongs to a dialect that is emitted from the graph itself; functions, calls and returns are written as such, not as operations", Quoted(.name))]
-    OperationDialect { name: Vec<u8> },
+    #[error("the operation {} is emitted from the graph itself; {remedy}", Quoted(.name))]
+    OperationDialect { name: Vec<u8>, remedy: &'static str },
 
     #[error("the function name {} {problem}", Quoted(.name))]
     FunctionName {
@@ -132,6 +135,24 @@ pub enum Error {
 
     #[error("donate: {problem}")]
     Donation { problem: String },
+
+    /// A rule of StableHLO, of Shardy or of XLA that the custom call breaks, though MLIR reads it.
+    #[error("{}", Sentence(.0))]
+    Rule(Box<Rule>),
+
+    /// Several faults of one custom call, or of one list of attributes. There are two at least.
+    #[error("{}", Numbered(.0))]
+    Several(Vec<Error>),
+
+    /// The fault or faults of a custom call in a module that has more than one.
+    #[error("{error} (in custom call {index} of @{function}, target {})", Quoted(.target))]
+    InCall {
+        function: String,
+        /// Which of the function's custom calls, from 0, those in regions included.
+        index: usize,
+        target: Vec<u8>,
+        error: Box<Error>,
+    },
 
     #[error("MLIR refuses the operation {operation}: {message}")]
     Operation { operation: String, message: String },
@@ -161,7 +182,11 @@ impl Error {
             | Self::TensorTooLarge { .. }
             | Self::ConstantSize { .. }
             | Self::ConstantElement { .. }
-            | Self::ConstantToken => ErrorKind::Type,
+            | Self::ConstantToken
+            | Self::TupleTooDeep { .. } => ErrorKind::Type,
+            Self::Rule(rule) => rule.kind,
+            Self::Several(errors) => errors.first().map_or(ErrorKind::Spec, Self::kind),
+            Self::InCall { error, .. } => error.kind(),
             Self::UndefinedValue { .. }
             | Self::RedefinedValue { .. }
             | Self::RegionsTooDeep { .. }
@@ -182,6 +207,9 @@ impl Error {
             | Self::Syntax { field, .. }
             | Self::TextTooLong { field, .. }
             | Self::TextTooDeep { field, .. } => Some(field),
+            Self::Rule(rule) => rule.field,
+            Self::Several(errors) => errors.first()?.field(),
+            Self::InCall { error, .. } => error.field(),
             Self::ApiVersion { .. } => Some("api_version"),
             Self::BackendConfigForTypedFfi => Some("backend_config"),
             Self::AttributesForOldApi { .. } => Some("attributes"),
@@ -200,8 +228,11 @@ impl Error {
             | Self::TextTooLong { name, .. }
             | Self::TextTooDeep { name, .. }
             | Self::OperationName { name }
-            | Self::OperationDialect { name }
+            | Self::OperationDialect { name, .. }
             | Self::FunctionName { name, .. } => Some(name),
+            Self::Rule(rule) => rule.name.as_deref(),
+            Self::Several(errors) => errors.first()?.name(),
+            Self::InCall { error, .. } => error.name(),
             _ => None,
         }
     }
@@ -212,7 +243,177 @@ impl Error {
             Self::Syntax { line, column, .. } | Self::TextTooDeep { line, column, .. } => {
                 Some((*line, *column))
             }
+            Self::Rule(rule) => rule.position,
+            Self::Several(errors) => errors.first()?.position(),
+            Self::InCall { error, .. } => error.position(),
             _ => None,
+        }
+    }
+
+    /// The faults, one by one: there is one at least.
+    pub fn faults(&self) -> &[Self] {
+        match self {
+            Self::Several(errors) => errors,
+            Self::InCall { error, .. } => error.faults(),
+            _ => std::slice::from_ref(self),
+        }
+    }
+
+    /// The custom call that is at fault, in a module that has more than one: its function, its index
+    /// among the function's custom calls, and its target.
+    pub fn call(&self) -> Option<(&str, usize, &[u8])> {
+        match self {
+            Self::InCall {
+                function,
+                index,
+                target,
+                ..
+            } => Some((function, *index, target)),
+            _ => None,
+        }
+    }
+
+    /// One error for all faults that were found.
+    pub(crate) fn all(mut errors: Vec<Self>) -> Result<(), Self> {
+        match errors.len() {
+            0 => Ok(()),
+            1 => Err(errors.remove(0)),
+            _ => Err(Self::Several(errors)),
+        }
+    }
+
+    /// What was found.
+    pub fn found(&self) -> String {
+        match self {
+            Self::EmptyName { .. } => "an empty name".into(),
+            Self::NameNotUtf8 { name, .. }
+            | Self::NameWithNul { name, .. }
+            | Self::DuplicateName { name, .. }
+            | Self::ReservedName { name, .. }
+            | Self::OperationName { name }
+            | Self::OperationDialect { name, .. }
+            | Self::FunctionName { name, .. } => Quoted(name).to_string(),
+            Self::Syntax { message, .. } => message.clone(),
+            Self::TextTooLong { found, .. } => format!("{found} bytes"),
+            Self::TextTooDeep { limit, .. } => format!("more than {limit} levels"),
+            Self::ApiVersion { found } => found.to_string(),
+            Self::BackendConfigForTypedFfi => "a binary with api_version 4".into(),
+            Self::AttributesForOldApi { api_version } => {
+                format!("attributes with api_version {api_version}")
+            }
+            Self::NegativeDimension { index, found, .. } => {
+                format!("dimension {index} is {found}")
+            }
+            Self::TensorTooLarge {
+                dimensions,
+                element_type,
+                ..
+            } => format!("the dimensions {dimensions:?} of {element_type}"),
+            Self::TupleTooDeep { limit, .. } => format!("more than {limit} levels of tuples"),
+            Self::ConstantSize { found, .. } => format!("{found} bytes"),
+            Self::ConstantElement { index, byte, .. } => {
+                format!("element {index} is the byte {byte}")
+            }
+            Self::ConstantToken => "a constant of a type without elements".into(),
+            Self::UndefinedValue { value, .. } => format!("value {value}"),
+            Self::RedefinedValue { value } => format!("value {value} twice"),
+            Self::RegionsTooDeep { limit } => format!("more than {limit} levels of regions"),
+            Self::Donation { problem } => problem.clone(),
+            Self::Rule(rule) => rule.found.clone(),
+            Self::Several(errors) => errors.first().map(Self::found).unwrap_or_default(),
+            Self::InCall { error, .. } => error.found(),
+            Self::Operation { message, .. } | Self::Verification { message } => message.clone(),
+        }
+    }
+
+    /// What would be right.
+    pub fn expected(&self) -> String {
+        match self {
+            Self::EmptyName { .. } => "a name".into(),
+            Self::NameNotUtf8 { .. } => "a name of UTF-8 text".into(),
+            Self::NameWithNul { .. } => "a name without a NUL".into(),
+            Self::DuplicateName { .. } => "each name once".into(),
+            Self::ReservedName { remedy, .. } => (*remedy).into(),
+            Self::Syntax { .. } => "the text of one MLIR attribute".into(),
+            Self::TextTooLong { limit, .. } => format!("at most {limit} bytes"),
+            Self::TextTooDeep { limit, .. } => format!("at most {limit} levels"),
+            Self::ApiVersion { .. } => "1, 2, 3 or 4".into(),
+            Self::BackendConfigForTypedFfi => "attributes, or api_version 1, 2 or 3".into(),
+            Self::AttributesForOldApi { .. } => "backend_config, or api_version 4".into(),
+            Self::NegativeDimension { .. } => "a dimension of 0 or more".into(),
+            Self::TensorTooLarge { .. } => "at most 2^63 - 1 bytes".into(),
+            Self::TupleTooDeep { limit, .. } => format!("at most {limit} levels of tuples"),
+            Self::ConstantSize {
+                tensor, expected, ..
+            } => format!("{expected} bytes for a {tensor}"),
+            Self::ConstantElement { element, .. } => format!("a byte that an {element} can hold"),
+            Self::ConstantToken => "the operation stablehlo.create_token".into(),
+            Self::OperationName { .. } => "a dialect, a dot and a name".into(),
+            Self::OperationDialect { remedy, .. } => (*remedy).into(),
+            Self::FunctionName { .. } => "a name of its own for each function".into(),
+            Self::UndefinedValue { .. } => "a value that is defined before it is used".into(),
+            Self::RedefinedValue { .. } => "one definition a value".into(),
+            Self::RegionsTooDeep { limit } => format!("at most {limit} levels of regions"),
+            Self::Donation { .. } => "a parameter of the function main".into(),
+            Self::Rule(rule) => rule.expected.clone(),
+            Self::Several(errors) => errors.first().map(Self::expected).unwrap_or_default(),
+            Self::InCall { error, .. } => error.expected(),
+            Self::Operation { .. } | Self::Verification { .. } => {
+                "a module that MLIR verifies".into()
+            }
+        }
+    }
+}
+
+/// A rule that is broken: where, what was found, and what would be right.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    pub kind: ErrorKind,
+    pub field: Option<&'static str>,
+    pub name: Option<Vec<u8>>,
+    /// Line and column in the attribute's text, both from 1; columns count bytes.
+    pub position: Option<(usize, usize)>,
+    /// A clause, such as `layout 1 is [0, 0]`.
+    pub found: String,
+    /// Another, such as `a layout of rank 2 is a permutation of 0 to 1`.
+    pub expected: String,
+}
+
+/// `field: "name", found; expected, at line 1, column 8`
+struct Sentence<'a>(&'a Rule);
+
+impl Display for Sentence<'_> {
+    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+        let rule = self.0;
+        if let Some(field) = rule.field {
+            write!(formatter, "{field}: ")?;
+        }
+        if let Some(name) = &rule.name {
+            write!(formatter, "{}: ", Quoted(name))?;
+        }
+        write!(formatter, "{}; {}", rule.found, rule.expected)?;
+        match rule.position {
+            // The whole text: its place says nothing.
+            None | Some((1, 1)) => Ok(()),
+            Some((line, column)) => write!(formatter, ", at line {line}, column {column}"),
+        }
+    }
+}
+
+/// Faults one under the other.
+struct Numbered<'a>(&'a [Error]);
+
+const MOST_FAULTS_SHOWN: usize = 20;
+
+impl Display for Numbered<'_> {
+    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} faults:", self.0.len())?;
+        for (index, error) in self.0.iter().take(MOST_FAULTS_SHOWN).enumerate() {
+            write!(formatter, "\n  {}. {error}", index + 1)?;
+        }
+        match self.0.len().saturating_sub(MOST_FAULTS_SHOWN) {
+            0 => Ok(()),
+            more => write!(formatter, "\n  and {more} more"),
         }
     }
 }

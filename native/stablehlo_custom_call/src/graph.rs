@@ -20,6 +20,8 @@ pub struct Graph<'a> {
     /// The module's symbol name; XLA names the HLO module after it.
     pub name: Option<&'a [u8]>,
     pub attributes: Vec<NamedText<'a>>,
+    /// Device meshes by name, each a `#sdy.mesh<...>`, for shardings to speak of.
+    pub meshes: Vec<NamedText<'a>>,
     pub functions: Vec<Function<'a>>,
 }
 

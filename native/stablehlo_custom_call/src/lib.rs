@@ -56,14 +56,19 @@ mod inspect;
 mod limits;
 mod module;
 mod names;
+mod path;
+mod rules;
 mod scan;
+pub mod shardy;
 mod sink;
 mod types;
+mod view;
+mod warning;
 
 pub use attribute::dictionary_text;
 pub use context::Context;
 pub use custom_call::{CustomCall, RESERVED_NAMES};
-pub use error::{Error, ErrorKind};
+pub use error::{Error, ErrorKind, Rule};
 pub use graph::{
     Block, Function, Graph, NamedText, Operation, OperationKind, Output, Parameter, ValueId,
 };
@@ -71,3 +76,4 @@ pub use inspect::{BackendConfig, EmittedCall, EmittedType};
 pub use limits::Limits;
 pub use module::Module;
 pub use types::{ElementType, Type};
+pub use warning::Warning;

@@ -10,6 +10,9 @@ pub struct Limits {
     pub max_nesting: usize,
     /// The longest attribute text, in bytes.
     pub max_text_bytes: usize,
+    /// The bytes that the arrays of one custom call may make XLA allocate: `dense<0> :
+    /// tensor<1000000000xi64>` is short as a text, and XLA writes out every element.
+    pub max_array_bytes: u64,
 }
 
 impl Limits {
@@ -23,6 +26,7 @@ impl Default for Limits {
         Self {
             max_nesting: Self::NESTING_CEILING,
             max_text_bytes: 1 << 20,
+            max_array_bytes: 1 << 26,
         }
     }
 }

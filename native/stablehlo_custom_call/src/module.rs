@@ -1,11 +1,15 @@
 use crate::{
     attribute::{self, Named},
     context::{Context, Inner},
+    custom_call::CustomCall,
     error::Error,
     graph::{Block, Function, Graph, NamedText, Operation, OperationKind, ValueId},
     names,
+    rules::{self, Findings, Position, Scope},
+    shardy::Meshes,
     sink::{collect, string_ref},
     types::{ElementType, Type},
+    warning::Warning,
 };
 use melior::ir::{
     attribute::{FlatSymbolRefAttribute, TypeAttribute},
@@ -22,7 +26,7 @@ use mlir_sys::{
 };
 use std::{
     borrow::Cow,
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     fmt::{self, Debug, Formatter},
     mem,
 };
@@ -32,6 +36,7 @@ pub struct Module {
     raw: MlirModule,
     context: Context,
     size: Size,
+    warnings: Vec<Warning>,
 }
 
 /// What a module's cost to print, read and free grows with.
@@ -53,16 +58,49 @@ unsafe impl Sync for Module {}
 const BYTECODE_VERSION: i64 = 4;
 
 impl Module {
-    /// Builds the module that `graph` describes, and has MLIR verify it.
+    /// Builds the module that `graph` describes, checks its custom calls, and has MLIR verify it.
     pub fn build(context: &Context, graph: &Graph<'_>) -> Result<Self, Error> {
+        Self::build_with(context, graph, true)
+    }
+
+    /// The same without the rules of custom calls, of shardings and of functions that call each other:
+    /// names and texts are checked, and nothing else is. XLA may end the process over what comes out.
+    ///
+    /// It is there for tests that hold the rules against XLA's verdict, and for measuring their cost.
+    pub fn build_unchecked(context: &Context, graph: &Graph<'_>) -> Result<Self, Error> {
+        Self::build_with(context, graph, false)
+    }
+
+    fn build_with(context: &Context, graph: &Graph<'_>, checked: bool) -> Result<Self, Error> {
         let inner = context.lock();
+        let mut findings = Findings::default();
+        let meshes = if checked {
+            rules::meshes(&graph.meshes, &mut findings)
+        } else {
+            Meshes::default()
+        };
+        Error::all(findings.errors)?;
+        let names = graph
+            .functions
+            .iter()
+            .map(|function| function.name)
+            .collect();
         let builder = Builder {
             inner: &inner,
             limits: context.limits(),
             location: Location::unknown(inner.context()),
             size: Size::default(),
+            scope: checked.then_some(Scope {
+                functions: &names,
+                meshes: &meshes,
+            }),
+            calls: HashMap::new(),
+            several_calls: several_custom_calls(graph),
+            custom_calls: 0,
+            function: "",
+            warnings: findings.warnings,
         };
-        let (module, size) = builder.module(graph)?;
+        let (module, size, warnings) = builder.module(graph)?;
         inner.diagnostics.take();
         if !module.as_operation().verify() {
             return Err(Error::Verification {
@@ -75,7 +113,13 @@ impl Module {
             raw,
             context: context.clone(),
             size,
+            warnings,
         })
+    }
+
+    /// What is legal in the module, and what XLA will not do as it says.
+    pub fn warnings(&self) -> &[Warning] {
+        &self.warnings
     }
 
     /// Reads a module from its bytecode or text.
@@ -104,6 +148,7 @@ impl Module {
             raw,
             context: context.clone(),
             size: Size::default(),
+            warnings: Vec::new(),
         })
     }
 
@@ -239,24 +284,35 @@ impl Debug for Module {
     }
 }
 
-struct Builder<'c> {
+struct Builder<'c, 's> {
     inner: &'c Inner,
     limits: crate::Limits,
     location: Location<'c>,
     size: Size,
+    /// What custom calls are checked against; `None` leaves them unchecked.
+    scope: Option<Scope<'s>>,
+    /// The functions that each function calls, or names as called computations.
+    calls: HashMap<Vec<u8>, Vec<Vec<u8>>>,
+    /// Whether an error has to say which custom call it is about.
+    several_calls: bool,
+    /// The custom calls of the function at hand, so far.
+    custom_calls: usize,
+    /// The name of the function at hand.
+    function: &'s str,
+    warnings: Vec<Warning>,
 }
 
-/// The values of one function by number.
+/// The values of one function by number, each with its type.
 #[derive(Default)]
-struct Values {
-    slots: Vec<Option<MlirValue>>,
+struct Values<'g> {
+    slots: Vec<Option<(MlirValue, &'g Type)>>,
 }
 
 /// A value number above this, or a gap this wide, is a mistake of the caller's, not a program.
 const WIDEST_GAP: usize = 1 << 20;
 
-impl Values {
-    fn define(&mut self, id: ValueId, value: MlirValue) -> Result<(), Error> {
+impl<'g> Values<'g> {
+    fn define(&mut self, id: ValueId, value: MlirValue, r#type: &'g Type) -> Result<(), Error> {
         let index = id as usize;
         if index >= self.slots.len() {
             if index - self.slots.len() > WIDEST_GAP {
@@ -267,7 +323,7 @@ impl Values {
             }
             self.slots.resize(index + 1, None);
         }
-        match self.slots[index].replace(value) {
+        match self.slots[index].replace((value, r#type)) {
             None => Ok(()),
             Some(_) => Err(Error::RedefinedValue { value: id }),
         }
@@ -282,12 +338,20 @@ impl Values {
             .map(|&id| match self.slots.get(id as usize) {
                 // SAFETY: a slot holds a value whose block is being built and lives at least until
                 // the function is finished: `end_region` empties the slots of a finished region.
-                Some(Some(raw)) => Ok(unsafe { Value::from_raw(*raw) }),
+                Some(Some((raw, _))) => Ok(unsafe { Value::from_raw(*raw) }),
                 _ => Err(Error::UndefinedValue {
                     place: place(),
                     value: id,
                 }),
             })
+            .collect()
+    }
+
+    /// The types of values, of those that are defined.
+    fn types(&self, ids: &[ValueId]) -> Vec<&'g Type> {
+        ids.iter()
+            .filter_map(|&id| self.slots.get(id as usize)?.as_ref())
+            .map(|(_, r#type)| *r#type)
             .collect()
     }
 
@@ -301,8 +365,11 @@ impl Values {
     }
 }
 
-impl<'c> Builder<'c> {
-    fn module(mut self, graph: &Graph<'_>) -> Result<(melior::ir::Module<'c>, Size), Error> {
+impl<'c, 's> Builder<'c, 's> {
+    fn module(
+        mut self,
+        graph: &'s Graph<'_>,
+    ) -> Result<(melior::ir::Module<'c>, Size, Vec<Warning>), Error> {
         let module = melior::ir::Module::new(self.location);
         for attribute in &graph.attributes {
             if matches!(attribute.name, b"sym_name" | b"sym_visibility") {
@@ -325,6 +392,12 @@ impl<'c> Builder<'c> {
             set_attribute(&module, name, value);
         }
         let mut seen = HashSet::new();
+        for mesh in &graph.meshes {
+            let name = names::check_function(mesh.name)?;
+            seen.insert(name);
+            let operation = self.mesh(name, mesh)?;
+            module.body().append_operation(operation);
+        }
         for function in &graph.functions {
             let name = names::check_function(function.name)?;
             if !seen.insert(name) {
@@ -336,14 +409,41 @@ impl<'c> Builder<'c> {
             let operation = self.function(name, function)?;
             module.body().append_operation(operation);
         }
-        Ok((module, self.size))
+        if self.scope.is_some() {
+            rules::check_acyclic(&self.calls)?;
+        }
+        Ok((module, self.size, self.warnings))
+    }
+
+    fn mesh(
+        &mut self,
+        name: &str,
+        mesh: &NamedText<'_>,
+    ) -> Result<melior::ir::Operation<'c>, Error> {
+        let value = attribute::parse(
+            self.inner,
+            &self.limits,
+            "meshes",
+            Position::Elsewhere,
+            mesh,
+        )?;
+        let attributes = [
+            (
+                self.identifier("sym_name"),
+                attribute::string(self.inner, name.as_bytes()),
+            ),
+            (self.identifier("mesh"), value),
+        ];
+        self.create("sdy.mesh", &[], &[], &attributes, vec![])
     }
 
     fn function(
         &mut self,
-        name: &str,
-        function: &Function<'_>,
+        name: &'s str,
+        function: &'s Function<'_>,
     ) -> Result<melior::ir::Operation<'c>, Error> {
+        self.function = name;
+        self.custom_calls = 0;
         let mut parameter_types = Vec::with_capacity(function.parameters.len());
         let mut parameter_attributes = Vec::with_capacity(function.parameters.len());
         for (index, parameter) in function.parameters.iter().enumerate() {
@@ -351,7 +451,11 @@ impl<'c> Builder<'c> {
                 .r#type
                 .check(|| format!("parameter {index} of {name}"))?;
             parameter_types.push(parameter.r#type.to_mlir(self.inner.context()));
-            parameter_attributes.push(self.parse("parameter_attributes", &parameter.attributes)?);
+            parameter_attributes.push(self.parse_of_value(
+                "parameter_attributes",
+                &parameter.r#type,
+                &parameter.attributes,
+            )?);
         }
         let mut result_types = Vec::with_capacity(function.results.len());
         let mut result_attributes = Vec::with_capacity(function.results.len());
@@ -360,7 +464,11 @@ impl<'c> Builder<'c> {
                 .r#type
                 .check(|| format!("result {index} of {name}"))?;
             result_types.push(result.r#type.to_mlir(self.inner.context()));
-            result_attributes.push(self.parse("result_attributes", &result.attributes)?);
+            result_attributes.push(self.parse_of_value(
+                "result_attributes",
+                &result.r#type,
+                &result.attributes,
+            )?);
         }
 
         let arguments: Vec<_> = parameter_types
@@ -370,7 +478,7 @@ impl<'c> Builder<'c> {
         let block = MlirBlock::new(&arguments);
         let mut values = Values::default();
         for (index, parameter) in function.parameters.iter().enumerate() {
-            values.define(parameter.value, argument(&block, index)?)?;
+            values.define(parameter.value, argument(&block, index)?, &parameter.r#type)?;
         }
         self.operations(&block, &function.body, &mut values, &mut Vec::new(), 0)?;
         let outputs = values.get(&function.body.outputs, || format!("the results of {name}"))?;
@@ -412,11 +520,11 @@ impl<'c> Builder<'c> {
 
     /// Appends the operations of `source` to `block`. `defined` receives the numbers of what they
     /// define, for the region that they are in.
-    fn operations(
+    fn operations<'g>(
         &mut self,
         block: &MlirBlock<'c>,
-        source: &Block<'_>,
-        values: &mut Values,
+        source: &'g Block<'_>,
+        values: &mut Values<'g>,
         defined: &mut Vec<ValueId>,
         depth: usize,
     ) -> Result<(), Error> {
@@ -429,17 +537,17 @@ impl<'c> Builder<'c> {
                     place: "an operation has fewer results than its types".into(),
                     value: id,
                 })?;
-                values.define(id, result.to_raw())?;
+                values.define(id, result.to_raw(), &operation.results[index])?;
                 defined.push(id);
             }
         }
         Ok(())
     }
 
-    fn operation(
+    fn operation<'g>(
         &mut self,
-        operation: &Operation<'_>,
-        values: &mut Values,
+        operation: &'g Operation<'_>,
+        values: &mut Values<'g>,
         depth: usize,
     ) -> Result<melior::ir::Operation<'c>, Error> {
         let name = match &operation.kind {
@@ -455,19 +563,28 @@ impl<'c> Builder<'c> {
         }
         self.size.bytes += operation.kind.byte_count();
         let attributes = match &operation.kind {
-            OperationKind::CustomCall(call) => call.emit(self.inner, &self.limits)?,
+            OperationKind::CustomCall(call) => {
+                self.custom_call(call, &values.types(&operation.operands), &operation.results)?
+            }
             OperationKind::Constant(bytes) => {
                 vec![(
                     self.identifier("value"),
                     self.constant(bytes, &operation.results, &types)?,
                 )]
             }
-            OperationKind::Call(callee) => vec![(
-                self.identifier("callee"),
-                FlatSymbolRefAttribute::new(self.inner.context(), names::check_function(callee)?)
-                    .into(),
-            )],
+            OperationKind::Call(callee) => {
+                let name = names::check_function(callee)?;
+                self.called(vec![callee.to_vec()]);
+                let symbol = FlatSymbolRefAttribute::new(self.inner.context(), name);
+                vec![(self.identifier("callee"), symbol.into())]
+            }
             OperationKind::Generic { attributes, .. } => {
+                self.check_sharding(attributes, |meshes, given, findings| {
+                    let operands = values.types(&operation.operands);
+                    let results = &operation.results;
+                    let field = "operation_attributes";
+                    rules::check_sharding(field, meshes, &operands, results, given, findings);
+                })?;
                 self.parse("operation_attributes", attributes)?
             }
         };
@@ -479,10 +596,63 @@ impl<'c> Builder<'c> {
         self.create(name, &operands, &types, &attributes, regions)
     }
 
-    fn region(
+    fn custom_call(
         &mut self,
-        source: &Block<'_>,
-        values: &mut Values,
+        call: &CustomCall<'_>,
+        operands: &[&Type],
+        results: &[Type],
+    ) -> Result<Vec<Named<'c>>, Error> {
+        let index = self.custom_calls;
+        self.custom_calls += 1;
+        let emitted = call
+            .emit(self.inner, &self.limits, self.scope, operands, results)
+            .map_err(|error| {
+                if !self.several_calls {
+                    return error;
+                }
+                Error::InCall {
+                    function: self.function.into(),
+                    index,
+                    target: call.call_target_name.into(),
+                    error: Box::new(error),
+                }
+            })?;
+        self.called(emitted.called);
+        self.warnings.extend(emitted.warnings);
+        Ok(emitted.attributes)
+    }
+
+    /// Notes that the function at hand calls others.
+    fn called(&mut self, mut names: Vec<Vec<u8>>) {
+        if !names.is_empty() {
+            let of_function = self.calls.entry(self.function.into()).or_default();
+            of_function.append(&mut names);
+        }
+    }
+
+    /// Checks attributes of Shardy's, where the rules are checked at all.
+    fn check_sharding(
+        &mut self,
+        attributes: &[NamedText<'_>],
+        check: impl Fn(&Meshes, &NamedText<'_>, &mut Findings),
+    ) -> Result<(), Error> {
+        let Some(scope) = self.scope else {
+            return Ok(());
+        };
+        let mut findings = Findings::default();
+        for given in attributes {
+            if given.name.starts_with(b"sdy.") {
+                check(scope.meshes, given, &mut findings);
+            }
+        }
+        self.warnings.append(&mut findings.warnings);
+        Error::all(findings.errors)
+    }
+
+    fn region<'g>(
+        &mut self,
+        source: &'g Block<'_>,
+        values: &mut Values<'g>,
         depth: usize,
     ) -> Result<Region<'c>, Error> {
         if depth > self.limits.max_nesting {
@@ -497,8 +667,8 @@ impl<'c> Builder<'c> {
         }
         let block = MlirBlock::new(&arguments);
         let mut defined = Vec::new();
-        for (index, (id, _)) in source.arguments.iter().enumerate() {
-            values.define(*id, argument(&block, index)?)?;
+        for (index, (id, r#type)) in source.arguments.iter().enumerate() {
+            values.define(*id, argument(&block, index)?, r#type)?;
             defined.push(*id);
         }
         self.operations(&block, source, values, &mut defined, depth)?;
@@ -593,7 +763,27 @@ impl<'c> Builder<'c> {
         field: &'static str,
         attributes: &[NamedText<'_>],
     ) -> Result<Vec<Named<'c>>, Error> {
-        attribute::parse_all(self.inner, &self.limits, field, attributes)
+        attribute::parse_all(
+            self.inner,
+            &self.limits,
+            field,
+            Position::Elsewhere,
+            attributes,
+        )
+    }
+
+    /// Attributes of a function's parameter or result.
+    fn parse_of_value(
+        &mut self,
+        field: &'static str,
+        r#type: &Type,
+        attributes: &[NamedText<'_>],
+    ) -> Result<Vec<Named<'c>>, Error> {
+        let parsed = self.parse(field, attributes)?;
+        self.check_sharding(attributes, |meshes, given, findings| {
+            rules::check_value_sharding(field, meshes, r#type, given, findings);
+        })?;
+        Ok(parsed)
     }
 
     fn identifier(&self, name: &str) -> Identifier<'c> {
@@ -638,6 +828,22 @@ unsafe fn is_entry(operation: mlir_sys::MlirOperation) -> bool {
         let name = mlir_sys::mlirStringAttrGetValue(name);
         std::slice::from_raw_parts(name.data.cast::<u8>(), name.length) == b"main"
     }
+}
+
+/// Whether a module has more than one custom call.
+fn several_custom_calls(graph: &Graph<'_>) -> bool {
+    let mut count = 0;
+    let mut pending: Vec<&Block<'_>> = graph.functions.iter().map(|f| &f.body).collect();
+    while let Some(block) = pending.pop() {
+        for operation in &block.operations {
+            count += usize::from(matches!(operation.kind, OperationKind::CustomCall(_)));
+            pending.extend(&operation.regions);
+        }
+        if count > 1 {
+            return true;
+        }
+    }
+    false
 }
 
 fn argument(block: &MlirBlock<'_>, index: usize) -> Result<MlirValue, Error> {
@@ -1006,6 +1212,10 @@ mod tests {
             attributes: vec![NamedText {
                 name: b"mhlo.num_partitions",
                 text: b"2 : i32",
+            }],
+            meshes: vec![NamedText {
+                name: b"mesh",
+                text: b"#sdy.mesh<[\"x\"=2]>",
             }],
             functions: vec![function],
         };

@@ -1,24 +1,29 @@
 use crate::{error::Error, graph::NamedText};
 use std::collections::HashSet;
 
-/// Checks the names of one list of attributes and returns them as text, in order.
+/// Checks the names of one list of attributes and returns them as text, in order; `None` is a name that
+/// is wrong, and `errors` says why.
 pub(crate) fn check<'a>(
     field: &'static str,
     attributes: &[NamedText<'a>],
-) -> Result<Vec<&'a str>, Error> {
+    errors: &mut Vec<Error>,
+) -> Vec<Option<&'a str>> {
     let mut seen = HashSet::with_capacity(attributes.len());
     attributes
         .iter()
         .enumerate()
         .map(|(index, attribute)| {
-            let name = check_one(field, index, attribute.name)?;
-            if !seen.insert(name) {
-                return Err(Error::DuplicateName {
-                    field,
-                    name: name.into(),
-                });
-            }
-            Ok(name)
+            let checked = check_one(field, index, attribute.name).and_then(|name| {
+                if seen.insert(name) {
+                    Ok(name)
+                } else {
+                    Err(Error::DuplicateName {
+                        field,
+                        name: name.into(),
+                    })
+                }
+            });
+            checked.map_err(|error| errors.push(error)).ok()
         })
         .collect()
 }
@@ -56,10 +61,19 @@ pub(crate) fn check_operation(name: &[u8]) -> Result<&str, Error> {
     if !is_word(&name[..dot]) || !is_word(&name[dot + 1..]) {
         return Err(Error::OperationName { name: name.into() });
     }
+    if text == "stablehlo.custom_call" {
+        return Err(Error::OperationDialect {
+            name: name.into(),
+            remedy: "a custom call is written as a spec, so that its rules are checked",
+        });
+    }
     // These dialects are registered: their operations keep attributes as typed properties, which a
     // wrong attribute would corrupt rather than fail.
     if matches!(&text[..dot], "func" | "builtin") {
-        return Err(Error::OperationDialect { name: name.into() });
+        return Err(Error::OperationDialect {
+            name: name.into(),
+            remedy: "functions, calls and returns are written as such, not as operations",
+        });
     }
     Ok(text)
 }
@@ -93,13 +107,19 @@ mod tests {
     }
 
     fn refusal(names: &[&'static [u8]]) -> String {
-        check("attributes", &named(names)).unwrap_err().to_string()
+        let mut errors = Vec::new();
+        check("attributes", &named(names), &mut errors);
+        Error::all(errors).unwrap_err().to_string()
     }
 
     #[test]
     fn names_of_any_utf8_text_pass_and_keep_their_order() {
-        let names = check("attributes", &named(&[b"b", "é \"}".as_bytes(), b"a"]));
-        assert_eq!(names.unwrap(), ["b", "é \"}", "a"]);
+        let names = check(
+            "attributes",
+            &named(&[b"b", "é \"}".as_bytes(), b"a"]),
+            &mut Vec::new(),
+        );
+        assert_eq!(names, [Some("b"), Some("é \"}"), Some("a")]);
     }
 
     #[test]
@@ -143,7 +163,7 @@ mod tests {
     fn operations_of_registered_dialects_are_refused() {
         assert_eq!(
             check_operation(b"func.func").unwrap_err().to_string(),
-            "the operation \"func.func\" belongs to a dialect that is emitted from the graph itself; functions, calls and returns are written as such, not as operations"
+            "the operation \"func.func\" is emitted from the graph itself; functions, calls and returns are written as such, not as operations"
         );
     }
 }

@@ -1,4 +1,9 @@
-use crate::{error::Error, graph::NamedText, limits::Limits};
+use crate::{
+    error::Error,
+    graph::NamedText,
+    limits::Limits,
+    rules::{check_dialect_symbol, Position},
+};
 
 /// Refuses a text that is too long for a context, nests too deep for the stack, or is written in a way
 /// that this MLIR's parser mishandles, before that parser sees it.
@@ -14,6 +19,7 @@ pub(crate) fn check(
     field: &'static str,
     attribute: &NamedText<'_>,
     limits: &Limits,
+    place: Position,
 ) -> Result<(), Error> {
     let text = attribute.text;
     if text.len() > limits.max_text_bytes {
@@ -24,7 +30,7 @@ pub(crate) fn check(
             limit: limits.max_text_bytes,
         });
     }
-    let Err((at, refusal)) = Scan::new(text, limits.max_nesting).run() else {
+    let Err((at, refusal)) = Scan::new(text, limits.max_nesting, place).run() else {
         return Ok(());
     };
     let (line, column) = position(text, at);
@@ -42,14 +48,14 @@ pub(crate) fn check(
             field,
             name,
             text,
-            message: other.message().into(),
+            message: other.message(),
             line,
             column,
         },
     })
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Refusal {
     TooDeep,
     Comment,
@@ -69,11 +75,14 @@ enum Refusal {
     LongNumber,
     LongWord,
     ManyDimensions,
+    /// What belongs to a dialect, and why it does not stand here.
+    Dialect(String),
 }
 
 impl Refusal {
-    fn message(self) -> &'static str {
-        match self {
+    fn message(self) -> String {
+        let message = match self {
+            Self::Dialect(message) => return message,
             Self::TooDeep => "it nests too deep",
             Self::Comment => "a comment has no place in an attribute",
             Self::Sparse => "sparse elements are not taken; write them as dense",
@@ -87,7 +96,8 @@ impl Refusal {
             Self::LongNumber => "a number has at most 1024 digits",
             Self::LongWord => "a word has at most 1024 characters",
             Self::ManyDimensions => "there are more than 1024 dimensions",
-        }
+        };
+        message.into()
     }
 }
 
@@ -118,6 +128,7 @@ struct Scan<'a> {
     text: &'a [u8],
     at: usize,
     max_nesting: usize,
+    place: Position,
     open: Vec<Open>,
     /// How many brackets were open when an affine keyword came, and the operators and words since.
     affine: Option<(usize, usize, usize)>,
@@ -127,11 +138,12 @@ struct Scan<'a> {
 type Outcome<T> = Result<T, (usize, Refusal)>;
 
 impl<'a> Scan<'a> {
-    fn new(text: &'a [u8], max_nesting: usize) -> Self {
+    fn new(text: &'a [u8], max_nesting: usize, place: Position) -> Self {
         Self {
             text,
             at: 0,
             max_nesting,
+            place,
             open: Vec::new(),
             affine: None,
             unknown_dimensions: 0,
@@ -168,6 +180,8 @@ impl<'a> Scan<'a> {
                     self.number()?;
                     continue;
                 }
+                b'#' | b'!' => check_dialect_symbol(self.text, self.at, self.place)
+                    .map_err(|(at, message)| (at, Refusal::Dialect(message)))?,
                 b'-' | b'+' | b'*' => self.operator(self.at)?,
                 b'?' => {
                     self.unknown_dimensions += 1;
@@ -427,7 +441,7 @@ fn opener_of(closer: u8) -> u8 {
 }
 
 /// The index after the quote that ends the string whose content starts at `at`.
-fn end_of_string(text: &[u8], mut at: usize) -> usize {
+pub(crate) fn end_of_string(text: &[u8], mut at: usize) -> usize {
     while let Some(&byte) = text.get(at) {
         match byte {
             b'"' => return at + 1,
@@ -471,7 +485,7 @@ mod tests {
     use super::*;
 
     fn scan(text: &str, max_nesting: usize) -> Outcome<()> {
-        Scan::new(text.as_bytes(), max_nesting).run()
+        Scan::new(text.as_bytes(), max_nesting, Position::Elsewhere).run()
     }
 
     fn refusal(text: &str) -> Option<(usize, Refusal)> {
@@ -492,7 +506,7 @@ mod tests {
     fn brackets_inside_strings_do_not_count() {
         assert!(depth_at_most(r#""[[[[[[ \" [[[[ \\""#, 1));
         assert!(!depth_at_most(r#""\\" [[["#, 2));
-        assert!(depth_at_most(r#"#a.b<"<<<<">"#, 1));
+        assert!(depth_at_most(r#"#vhlo.b<"<<<<">"#, 1));
     }
 
     #[test]
@@ -520,7 +534,7 @@ mod tests {
 
     #[test]
     fn a_comment_is_refused_since_dialect_bodies_read_it_as_text() {
-        assert_eq!(refusal("[#a.b<//>, [[["), Some((6, Refusal::Comment)));
+        assert_eq!(refusal("[#vhlo.b<//>, [[["), Some((9, Refusal::Comment)));
         assert!(depth_at_most(r#""http://example""#, 1));
     }
 
@@ -586,8 +600,8 @@ mod tests {
             "dense<\"0x0000803F00000040\"> : tensor<1xcomplex<f32>>",
             "dense<[[1, 2], [3, 4]]> : tensor<2x2xi64>",
             "[dense<1> : tensor<i8>, dense<(1.0, 2.0)> : tensor<complex<f32>>]",
-            "#a.dense<1> ",
-            "#a.sparse<1>",
+            "#vhlo.dense<1> ",
+            "#vhlo.sparse<1>",
         ] {
             assert_eq!(refusal(text), None, "{text}");
         }

@@ -4,11 +4,14 @@ use melior::{
     Context,
 };
 use mlir_sys::{
-    mlirAttributeGetNull, mlirBF16TypeGet, mlirComplexTypeGet, mlirF16TypeGet, mlirF32TypeGet,
-    mlirF64TypeGet, mlirFloat8E4M3FNTypeGet, mlirFloat8E5M2TypeGet, mlirIntegerTypeGet,
-    mlirIntegerTypeUnsignedGet, mlirOpaqueTypeGet, mlirRankedTensorTypeGet,
-    mlirRankedTensorTypeGetEncoding, mlirShapedTypeGetDimSize, mlirShapedTypeGetElementType,
-    mlirShapedTypeGetRank, mlirTypeIsARankedTensor, mlirTypePrint,
+    mlirAffineMapIsIdentity, mlirAttributeGetNull, mlirBF16TypeGet, mlirComplexTypeGet,
+    mlirF16TypeGet, mlirF32TypeGet, mlirF64TypeGet, mlirFloat8E4M3FNTypeGet, mlirFloat8E5M2TypeGet,
+    mlirIntegerTypeGet, mlirIntegerTypeUnsignedGet, mlirMemRefTypeContiguousGet,
+    mlirMemRefTypeGetAffineMap, mlirMemRefTypeGetMemorySpace, mlirOpaqueTypeGet,
+    mlirRankedTensorTypeGet, mlirRankedTensorTypeGetEncoding, mlirShapedTypeGetDimSize,
+    mlirShapedTypeGetElementType, mlirShapedTypeGetRank, mlirTupleTypeGet,
+    mlirTupleTypeGetNumTypes, mlirTupleTypeGetType, mlirTypeIsAMemRef, mlirTypeIsARankedTensor,
+    mlirTypeIsATuple, mlirTypePrint,
 };
 use std::fmt::{self, Display, Formatter};
 
@@ -162,14 +165,24 @@ impl ElementType {
     }
 }
 
-/// The type of a value: a dense tensor or a token.
+/// The type of a value.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Type {
+    /// A dense tensor of static shape.
     Tensor {
         element: ElementType,
         dimensions: Vec<i64>,
     },
+    /// What orders operations with side effects.
     Token,
+    /// Several values as one, `tuple<...>`.
+    Tuple(Vec<Type>),
+    /// A tensor at a fixed place in memory, `memref<...>`, which the custom calls `CreateBuffer`, `Pin`
+    /// and `Unpin` make and end.
+    Buffer {
+        element: ElementType,
+        dimensions: Vec<i64>,
+    },
 }
 
 impl Type {
@@ -182,36 +195,30 @@ impl Type {
 
     /// Checks the dimensions; `place` begins the error's message.
     pub(crate) fn check(&self, place: impl FnOnce() -> String) -> Result<(), Error> {
-        let Self::Tensor {
-            element,
-            dimensions,
-        } = self
-        else {
-            return Ok(());
+        let (element, dimensions) = match self {
+            Self::Token => return Ok(()),
+            Self::Tuple(elements) => return check_tuple(elements, &place()),
+            Self::Tensor {
+                element,
+                dimensions,
+            }
+            | Self::Buffer {
+                element,
+                dimensions,
+            } => (element, dimensions),
         };
-        if let Some((index, &found)) = dimensions.iter().enumerate().find(|(_, &d)| d < 0) {
-            return Err(Error::NegativeDimension {
-                place: place(),
-                index,
-                found,
-            });
-        }
-        // Multiplied without the zeros first: XLA computes strides of empty tensors too.
-        let bytes = dimensions
-            .iter()
-            .filter(|&&dimension| dimension != 0)
-            .try_fold(element.byte_size() as i64, |bytes, &d| bytes.checked_mul(d));
-        if bytes.is_none() {
-            return Err(Error::TensorTooLarge {
-                place: place(),
-                dimensions: dimensions.clone(),
-                element_type: element.text(),
-            });
-        }
-        Ok(())
+        check_shape(*element, dimensions, place)
     }
 
-    /// The type in MLIR. The dimensions must have been checked.
+    /// The dimensions of a tensor or buffer.
+    pub(crate) fn dimensions(&self) -> Option<&[i64]> {
+        match self {
+            Self::Tensor { dimensions, .. } | Self::Buffer { dimensions, .. } => Some(dimensions),
+            Self::Token | Self::Tuple(_) => None,
+        }
+    }
+
+    /// The type in MLIR. It must have been checked.
     pub(crate) fn to_mlir<'c>(&self, context: &'c Context) -> MlirType<'c> {
         match self {
             Self::Tensor {
@@ -230,6 +237,35 @@ impl Type {
                     ))
                 }
             }
+            Self::Buffer {
+                element,
+                dimensions,
+            } => {
+                let element = element.to_mlir(context);
+                // SAFETY: as for a tensor; a null memory space is the default one.
+                unsafe {
+                    MlirType::from_raw(mlirMemRefTypeContiguousGet(
+                        element.to_raw(),
+                        dimensions.len() as isize,
+                        dimensions.as_ptr(),
+                        mlirAttributeGetNull(),
+                    ))
+                }
+            }
+            Self::Tuple(elements) => {
+                let elements: Vec<_> = elements
+                    .iter()
+                    .map(|element| element.to_mlir(context).to_raw())
+                    .collect();
+                // SAFETY: the elements are readable for their count during the call.
+                unsafe {
+                    MlirType::from_raw(mlirTupleTypeGet(
+                        context.to_raw(),
+                        elements.len() as isize,
+                        elements.as_ptr(),
+                    ))
+                }
+            }
             // SAFETY: MLIR copies both strings.
             Self::Token => unsafe {
                 MlirType::from_raw(mlirOpaqueTypeGet(
@@ -244,12 +280,28 @@ impl Type {
     /// The type that an MLIR type is, when it is one of ours.
     pub(crate) fn from_mlir(r#type: MlirType<'_>) -> Option<Self> {
         let raw = r#type.to_raw();
-        // SAFETY: `raw` is a live type; the shape is read only from a ranked tensor, within its rank.
+        // SAFETY: `raw` is a live type; its kind is checked before it is read as that kind, and indices
+        // stay below the counts that MLIR gives.
         unsafe {
-            if !mlirTypeIsARankedTensor(raw) {
+            if mlirTypeIsATuple(raw) {
+                return (0..mlirTupleTypeGetNumTypes(raw))
+                    .map(|index| {
+                        Self::from_mlir(MlirType::from_raw(mlirTupleTypeGetType(raw, index)))
+                    })
+                    .collect::<Option<_>>()
+                    .map(Self::Tuple);
+            }
+            let is_buffer = mlirTypeIsAMemRef(raw);
+            if !is_buffer && !mlirTypeIsARankedTensor(raw) {
                 return (print(r#type) == b"!stablehlo.token").then_some(Self::Token);
             }
-            if !mlirRankedTensorTypeGetEncoding(raw).ptr.is_null() {
+            let is_plain = if is_buffer {
+                mlirMemRefTypeGetMemorySpace(raw).ptr.is_null()
+                    && mlirAffineMapIsIdentity(mlirMemRefTypeGetAffineMap(raw))
+            } else {
+                mlirRankedTensorTypeGetEncoding(raw).ptr.is_null()
+            };
+            if !is_plain {
                 return None;
             }
             let element = MlirType::from_raw(mlirShapedTypeGetElementType(raw));
@@ -259,9 +311,17 @@ impl Type {
             if dimensions.iter().any(|&dimension| dimension < 0) {
                 return None;
             }
-            Some(Self::Tensor {
-                element: ElementType::from_text(&print(element))?,
-                dimensions,
+            let element = ElementType::from_text(&print(element))?;
+            Some(if is_buffer {
+                Self::Buffer {
+                    element,
+                    dimensions,
+                }
+            } else {
+                Self::Tensor {
+                    element,
+                    dimensions,
+                }
             })
         }
     }
@@ -285,9 +345,88 @@ impl Display for Type {
                 }
                 write!(formatter, "{}>", element.text())
             }
+            Self::Buffer {
+                element,
+                dimensions,
+            } => {
+                formatter.write_str("memref<")?;
+                for dimension in dimensions {
+                    write!(formatter, "{dimension}x")?;
+                }
+                write!(formatter, "{}>", element.text())
+            }
+            Self::Tuple(elements) => {
+                formatter.write_str("tuple<")?;
+                for (index, element) in elements.iter().enumerate() {
+                    let comma = if index == 0 { "" } else { ", " };
+                    write!(formatter, "{comma}{element}")?;
+                }
+                formatter.write_str(">")
+            }
             Self::Token => formatter.write_str("!stablehlo.token"),
         }
     }
+}
+
+fn check_shape(
+    element: ElementType,
+    dimensions: &[i64],
+    place: impl FnOnce() -> String,
+) -> Result<(), Error> {
+    if let Some((index, &found)) = dimensions.iter().enumerate().find(|(_, &d)| d < 0) {
+        return Err(Error::NegativeDimension {
+            place: place(),
+            index,
+            found,
+        });
+    }
+    // Multiplied without the zeros first: XLA computes strides of empty tensors too.
+    let bytes = dimensions
+        .iter()
+        .filter(|&&dimension| dimension != 0)
+        .try_fold(element.byte_size() as i64, |bytes, &d| bytes.checked_mul(d));
+    if bytes.is_none() {
+        return Err(Error::TensorTooLarge {
+            place: place(),
+            dimensions: dimensions.to_vec(),
+            element_type: element.text(),
+        });
+    }
+    Ok(())
+}
+
+/// Tuples in tuples deeper than this are refused: what reads and prints them recurses.
+const DEEPEST_TUPLE: usize = 16;
+
+fn check_tuple(elements: &[Type], place: &str) -> Result<(), Error> {
+    let mut pending: Vec<_> = elements
+        .iter()
+        .enumerate()
+        .map(|(i, t)| (i, t, 1))
+        .collect();
+    while let Some((index, element, depth)) = pending.pop() {
+        match element {
+            Type::Tuple(_) if depth >= DEEPEST_TUPLE => {
+                return Err(Error::TupleTooDeep {
+                    place: place.into(),
+                    limit: DEEPEST_TUPLE,
+                });
+            }
+            Type::Tuple(inner) => {
+                pending.extend(inner.iter().enumerate().map(|(i, t)| (i, t, depth + 1)));
+            }
+            Type::Token => {}
+            Type::Tensor {
+                element,
+                dimensions,
+            }
+            | Type::Buffer {
+                element,
+                dimensions,
+            } => check_shape(*element, dimensions, || format!("{place}, element {index}"))?,
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -320,7 +459,11 @@ mod tests {
             "tensor<*xf32>",
             "tensor<2xi3>",
             "tuple<i32>",
+            "tuple<tensor<f32>, tuple<i32>>",
             "tensor<2xf32, #stablehlo.bounds<2>>",
+            "memref<2xf32, 3>",
+            "memref<2xf32, strided<[2]>>",
+            "memref<?xf32>",
         ] {
             let mlir = MlirType::parse(inner.context(), text).unwrap();
             assert_eq!(Type::from_mlir(mlir), None, "{text}");

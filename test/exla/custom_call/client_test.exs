@@ -133,10 +133,10 @@ defmodule EXLA.CustomCall.ClientTest do
   end
 
   test "its guess about versions is left out where it has said what is wrong" do
-    layouts = [{"result_layouts", "[dense<0> : tensor<1xindex>]"}]
-    spec = %Spec{call_target_name: "test_copy", mlir_attributes: layouts}
-    {:error, error} = Client.compile(XLA.client(), one_call(spec))
-    assert error.message =~ "should be specified for either both operands and results or none"
+    x = Value.parameter(@vector)
+    [y] = Value.op("stablehlo.tanh", [x], [Typespec.tensor(:s32, {2})])
+    {:error, error} = Client.compile(XLA.client(), Module.build!([x], [y]))
+    assert error.message =~ "result #0 must be ranked tensor of"
     refute error.message =~ "Failed to parse"
     refute error.message =~ "bytecode"
   end

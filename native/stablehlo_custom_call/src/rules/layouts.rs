@@ -1,0 +1,218 @@
+//! `operand_layouts`, `result_layouts` and `result_tilings`.
+//!
+//! Source: StableHLO specification, `custom_call`, and the verifier of `stablehlo.custom_call`.
+
+use super::{Findings, Parsed, Subject, MLIR_ATTRIBUTES};
+use crate::{
+    path::Step,
+    types::Type,
+    view::{Dense, Scalar, View},
+};
+
+const A_LAYOUT: &str =
+    "a layout is a tensor of type index, such as dense<[1, 0]> : tensor<2xindex>";
+
+pub(super) fn check(
+    subject: Subject<'_>,
+    operands: Option<&Parsed<'_, '_>>,
+    results: Option<&Parsed<'_, '_>>,
+    complete: bool,
+    findings: &mut Findings,
+) {
+    if let (Some(given), None, true) | (None, Some(given), true) = (operands, results, complete) {
+        let (missing, what) = if operands.is_some() {
+            ("result_layouts", "result")
+        } else {
+            ("operand_layouts", "operand")
+        };
+        findings.fault(
+            MLIR_ATTRIBUTES,
+            given.given,
+            &[],
+            format!("{missing} is missing"),
+            format!("layouts are for both sides or neither: give {missing} with a layout for each {what}"),
+        );
+    }
+    if let Some(parsed) = operands {
+        let types: Vec<_> = subject.operands.to_vec();
+        side(parsed, "operand", &types, findings);
+    }
+    if let Some(parsed) = results {
+        // The layouts of a single tuple are those of its elements.
+        let types: Vec<_> = match subject.results {
+            [Type::Tuple(elements)] => elements.iter().collect(),
+            results => results.iter().collect(),
+        };
+        side(parsed, "result", &types, findings);
+    }
+}
+
+fn side(parsed: &Parsed<'_, '_>, what: &str, types: &[&Type], findings: &mut Findings) {
+    let view = parsed.view();
+    let View::Array(layouts) = view else {
+        let found = format!("it is {}", view.describe());
+        let expected = format!("it is a list with a layout for each {what}; {A_LAYOUT}");
+        findings.fault(MLIR_ATTRIBUTES, parsed.given, &[], found, expected);
+        return;
+    };
+    if layouts.len() != types.len() {
+        findings.fault(
+            MLIR_ATTRIBUTES,
+            parsed.given,
+            &[],
+            format!("there are {}", count(layouts.len(), "layout")),
+            format!(
+                "{} one for each",
+                if types.len() == 1 {
+                    format!("the custom call has 1 {what}, and takes")
+                } else {
+                    format!("the custom call has {} {what}s, and takes", types.len())
+                }
+            ),
+        );
+    }
+    for (index, layout) in layouts.iter().enumerate() {
+        let path = [Step::Element(index)];
+        let view = View::of(*layout);
+        let dense = match view {
+            View::Dense(dense) if dense.scalar == Scalar::Index && dense.rank == 1 => dense,
+            View::Dense(dense) => {
+                let found = match dense.scalar {
+                    Scalar::Index => format!("a layout of rank {}", dense.rank),
+                    _ => "a layout of another type than index".into(),
+                };
+                findings.fault(MLIR_ATTRIBUTES, parsed.given, &path, found, A_LAYOUT);
+                continue;
+            }
+            other => {
+                findings.fault(
+                    MLIR_ATTRIBUTES,
+                    parsed.given,
+                    &path,
+                    other.describe(),
+                    A_LAYOUT,
+                );
+                continue;
+            }
+        };
+        if let Some(r#type) = types.get(index) {
+            if let Some((found, expected)) = mismatch(&dense, r#type, what, index) {
+                findings.fault(MLIR_ATTRIBUTES, parsed.given, &path, found, expected);
+            }
+        }
+    }
+}
+
+/// Why a layout does not fit a type.
+fn mismatch(
+    layout: &Dense<'_>,
+    r#type: &Type,
+    what: &str,
+    index: usize,
+) -> Option<(String, String)> {
+    let of = |noun: &str| format!("{what} {index} is a {noun}");
+    let Some(dimensions) = r#type.dimensions() else {
+        return match r#type {
+            Type::Tuple(_) => Some((
+                of("tuple"),
+                "a custom call with layouts takes no tuples here; pass the elements by themselves"
+                    .into(),
+            )),
+            _ if layout.count == 0 => None,
+            _ => Some((
+                format!(
+                    "a layout of {} for a token",
+                    count(layout.count as usize, "dimension")
+                ),
+                format!("{}, whose layout is dense<> : tensor<0xindex>", of("token")),
+            )),
+        };
+    };
+    let rank = dimensions.len();
+    let expected = match rank {
+        0 => format!("{what} {index} is a scalar, whose layout is dense<> : tensor<0xindex>"),
+        1 => format!("{what} {index} has one dimension, so its layout is dense<0> : tensor<1xindex>"),
+        _ => format!(
+            "{what} {index} is a {type}, so its layout holds each of 0 to {} once, the dimension that \
+             varies fastest first",
+            rank - 1
+        ),
+    };
+    if layout.count != rank as u64 {
+        return Some((
+            format!("a layout of {}", count_of_dimensions(layout.count)),
+            expected,
+        ));
+    }
+    let minor_to_major = layout.indices()?;
+    let mut seen = vec![false; rank];
+    for &dimension in &minor_to_major {
+        match usize::try_from(dimension)
+            .ok()
+            .and_then(|at| seen.get_mut(at))
+        {
+            Some(seen) if !*seen => *seen = true,
+            _ => return Some((format!("the layout {minor_to_major:?}"), expected)),
+        }
+    }
+    None
+}
+
+fn count_of_dimensions(count: u64) -> String {
+    if count == 1 {
+        "1 dimension".into()
+    } else {
+        format!("{count} dimensions")
+    }
+}
+
+fn count(count: usize, noun: &str) -> String {
+    if count == 1 {
+        format!("1 {noun}")
+    } else {
+        format!("{count} {noun}s")
+    }
+}
+
+/// `result_tilings` is a list with, for each result, a list of tiles.
+pub(super) fn check_tilings(parsed: &Parsed<'_, '_>, findings: &mut Findings) {
+    let expected = "result_tilings is a list, with a list of tiles for each result, such as \
+                    [[dense<[8, 128]> : tensor<2xindex>]]";
+    let view = parsed.view();
+    let View::Array(tilings) = view else {
+        let found = format!("it is {}", view.describe());
+        findings.fault(MLIR_ATTRIBUTES, parsed.given, &[], found, expected);
+        return;
+    };
+    for (index, tiling) in tilings.iter().enumerate() {
+        let view = View::of(*tiling);
+        let View::Array(tiles) = view else {
+            let path = [Step::Element(index)];
+            findings.fault(
+                MLIR_ATTRIBUTES,
+                parsed.given,
+                &path,
+                view.describe(),
+                expected,
+            );
+            continue;
+        };
+        for (at, tile) in tiles.iter().enumerate() {
+            let view = View::of(*tile);
+            let is_tile = matches!(
+                &view,
+                View::Dense(dense) if dense.scalar == Scalar::Index && dense.rank == 1
+            );
+            if !is_tile {
+                let path = [Step::Element(index), Step::Element(at)];
+                findings.fault(
+                    MLIR_ATTRIBUTES,
+                    parsed.given,
+                    &path,
+                    view.describe(),
+                    expected,
+                );
+            }
+        }
+    }
+}

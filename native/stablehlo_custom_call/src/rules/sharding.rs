@@ -1,0 +1,150 @@
+//! `sdy.*` attributes of an operation, against its operands, its results and the module's meshes.
+//!
+//! Source: Shardy's verifier of operation attributes (`shardy/dialect/sdy/ir/verifiers.cc`).
+
+use super::{Findings, MLIR_ATTRIBUTES};
+use crate::{
+    graph::NamedText,
+    shardy::{Attribute, Fault, Meshes, Role, TensorShape},
+    types::Type,
+    warning::Warning,
+};
+
+/// Checks one attribute of an operation, whose texts were read already.
+pub(crate) fn check_operation(
+    field: &'static str,
+    meshes: &Meshes,
+    operands: &[&Type],
+    results: &[Type],
+    given: &NamedText<'_>,
+    findings: &mut Findings,
+) {
+    let read = || Attribute::parse(given.text.trim_ascii());
+    let mut wrong = |expected: &str| {
+        findings.fault(field, given, &[], "it is another attribute", expected);
+    };
+    match given.name {
+        b"sdy.sharding_rule" => match read() {
+            Ok(Attribute::ShardingRule(rule)) => {
+                let operands: Vec<_> = operands.iter().map(|t| shape(t)).collect();
+                let results: Vec<_> = results.iter().map(shape).collect();
+                let faults = rule.verify(&operands, &results);
+                let is_right = faults.is_empty();
+                push(field, given, faults, findings);
+                if is_right {
+                    for advice in rule.size_mismatches(&operands, &results) {
+                        findings.warnings.push(Warning {
+                            field,
+                            name: given.name.into(),
+                            found: format!("{}: {}", advice.place, advice.message),
+                            instead: "Shardy splits by the factors, not by the dimensions".into(),
+                        });
+                    }
+                }
+            }
+            _ => wrong("it is #sdy.op_sharding_rule<...>"),
+        },
+        b"sdy.sharding" => match read() {
+            Ok(Attribute::ShardingPerValue(shardings)) => {
+                let results: Vec<_> = results.iter().map(shape).collect();
+                push(field, given, shardings.verify(Role::Result, &results, meshes), findings);
+            }
+            _ => wrong(
+                "on an operation it is #sdy.sharding_per_value<[...]>, with a sharding for each result",
+            ),
+        },
+        b"sdy.propagation_edges" => {
+            if !matches!(read(), Ok(Attribute::PropagationEdges(_))) {
+                wrong("it is #sdy.propagation_edges<...>");
+            }
+        }
+        // Shardy writes them itself, while it works.
+        b"sdy.result_propagation_edges" | b"sdy.block_arg_propagation_edges" => {
+            wrong("Shardy writes it itself; leave it out");
+        }
+        _ => {}
+    }
+}
+
+/// Checks `sdy.sharding` of a function's parameter or result.
+pub(crate) fn check_value(
+    field: &'static str,
+    meshes: &Meshes,
+    r#type: &Type,
+    given: &NamedText<'_>,
+    findings: &mut Findings,
+) {
+    if given.name != b"sdy.sharding" {
+        return;
+    }
+    match Attribute::parse(given.text.trim_ascii()) {
+        Ok(Attribute::Sharding(sharding)) => {
+            push(
+                field,
+                given,
+                sharding.verify(&shape(r#type), meshes),
+                findings,
+            );
+        }
+        _ => findings.fault(
+            field,
+            given,
+            &[],
+            "it is another attribute",
+            "on a parameter or a result it is #sdy.sharding<...>",
+        ),
+    }
+}
+
+pub(super) fn check(
+    scope: super::Scope<'_>,
+    subject: super::Subject<'_>,
+    parsed: &super::Parsed<'_, '_>,
+    findings: &mut Findings,
+) {
+    check_operation(
+        MLIR_ATTRIBUTES,
+        scope.meshes,
+        subject.operands,
+        subject.results,
+        parsed.given,
+        findings,
+    );
+}
+
+pub(super) fn push(
+    field: &'static str,
+    given: &NamedText<'_>,
+    faults: Vec<Fault>,
+    findings: &mut Findings,
+) {
+    for fault in faults {
+        // A message of Shardy's rules says what was found and, after a semicolon, what would be right.
+        let (found, expected) = match fault.message.rsplit_once("; ") {
+            Some((found, expected)) => (found.to_owned(), expected.to_owned()),
+            None => (fault.message, "see Shardy's rules".into()),
+        };
+        findings.fault(
+            field,
+            given,
+            &[],
+            format!("{}: {found}", fault.place),
+            expected,
+        );
+    }
+}
+
+fn shape(r#type: &Type) -> TensorShape {
+    match r#type {
+        Type::Tensor { dimensions, .. } | Type::Buffer { dimensions, .. } => {
+            TensorShape::of(dimensions)
+        }
+        Type::Tuple(elements) => match elements.as_slice() {
+            [Type::Tensor { dimensions, .. } | Type::Buffer { dimensions, .. }] => {
+                TensorShape::of(dimensions)
+            }
+            _ => TensorShape::NotATensor,
+        },
+        Type::Token => TensorShape::NotATensor,
+    }
+}
