@@ -57,6 +57,7 @@ mod limits;
 mod module;
 mod names;
 mod scan;
+pub mod shardy;
 mod sink;
 mod types;
 
