@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use super::fault::{Count, Quoted, SyntaxFault};
+use super::fault::{Quoted, SyntaxFault};
 use super::lexer::{self, Kind, Token};
 use super::names;
 use super::printer::{self, factor_symbol};
@@ -196,11 +196,18 @@ impl<'a> Parser<'a> {
             self.next();
             let mnemonic = self.mnemonic(wanted)?;
             let value = body(self, mnemonic)?;
-            if !self.take(b'>') {
-                return Err(self.expected(
-                    "the '>' that ends the attribute, since XLA would pass over all before it",
+            if self.peek.kind != Kind::Sign(b'>') {
+                let token = self.peek;
+                return Err(self.fault(
+                    token.start,
+                    format_args!(
+                        "expected the '>' that ends the attribute, since XLA would pass over what is \
+                         before it; found {}",
+                        Quoted(self.spelling(token))
+                    ),
                 ));
             }
+            self.next();
             return Ok(value);
         };
         // The short form. The identifier is one token to MLIR, and then read again from the dot on.
@@ -526,45 +533,55 @@ impl<'a> Parser<'a> {
 
     // Sharding rules.
 
-    /// The first factor symbol of a part of a word, and how many bytes it has.
-    fn factor(&self, symbols: &str, at: usize) -> Outcome<(usize, usize)> {
-        let wrong = |why: &str, found: &str| {
+    /// The factor symbol in a word from a byte of it on, and how many bytes it has.
+    fn factor(&self, token: Token, at: usize) -> Outcome<(usize, usize)> {
+        // Bytes, since to look at the word as text takes its length, and a word has many symbols.
+        let word = self.spelling(token);
+        let symbols = &word[at..];
+        let wrong = |why: &str, length: usize| {
+            let found = &symbols[..length.min(symbols.len())];
+            let rest = printer::from_fn(|formatter| match found.len() == word.len() {
+                true => Ok(()),
+                false => write!(formatter, " in {}", Quoted(word)),
+            });
             self.fault(
-                at,
+                token.start + at,
                 format_args!(
-                    "factor symbols are the letters i to z, then z_1, z_2, ...{why}; found {}",
-                    Quoted(found.as_bytes())
+                    "factor symbols are the letters i to z, then z_1, z_2, ...{why}; found {}{rest}",
+                    Quoted(found)
                 ),
             )
         };
-        let Some(numbered) = symbols.strip_prefix("z_") else {
-            let letter = symbols.bytes().next().unwrap_or_default();
-            if !letter.is_ascii_lowercase() || letter < b'i' {
-                let end = symbols.len().min(1);
-                return Err(wrong("", &symbols[..end]));
-            }
-            return Ok((usize::from(letter - b'i'), 1));
+        let Some(numbered) = symbols.strip_prefix(b"z_") else {
+            return match symbols.first() {
+                Some(letter @ b'i'..=b'z') => Ok((usize::from(letter - b'i'), 1)),
+                _ => Err(wrong("", 1)),
+            };
         };
-        let length = numbered.bytes().take_while(u8::is_ascii_digit).count();
-        let digits = &numbered[..length];
-        if digits.is_empty() {
-            return Err(wrong(", with a number after z_", symbols));
-        }
-        if digits.starts_with('0') {
-            return Err(wrong(
-                ", numbered from 1 and without zeros before the number",
-                &symbols[..2 + length],
-            ));
+        let digits = numbered.iter().take_while(|b| b.is_ascii_digit()).count();
+        let length = "z_".len() + digits;
+        let digits = &numbered[..digits];
+        match digits.first() {
+            None => return Err(wrong(", with a number after z_", length)),
+            Some(b'0') => {
+                return Err(wrong(
+                    ", numbered from 1 and without zeros before the number",
+                    length,
+                ))
+            }
+            Some(_) => {}
         }
         // XLA's own index overflows beyond this.
         let index = digits
-            .parse::<i64>()
-            .ok()
+            .iter()
+            .try_fold(0i64, |number, digit| {
+                number.checked_mul(10)?.checked_add(i64::from(digit - b'0'))
+            })
             .and_then(|number| number.checked_add(printer::INDEX_OF_Z as i64))
             .and_then(|index| usize::try_from(index).ok());
         match index {
-            Some(index) => Ok((index, 2 + length)),
-            None => Err(wrong(", numbered up to 2^63 - 18", &symbols[..2 + length])),
+            Some(index) => Ok((index, length)),
+            None => Err(wrong(", numbered up to 2^63 - 18", length)),
         }
     }
 
@@ -575,10 +592,9 @@ impl<'a> Parser<'a> {
             return Ok(mapping);
         }
         let token = self.next();
-        let symbols = self.word(token);
         let mut at = 0;
-        while at < symbols.len() {
-            let (factor, length) = self.factor(&symbols[at..], token.start + at)?;
+        while at < token.end - token.start {
+            let (factor, length) = self.factor(token, at)?;
             mapping.factors.push(factor);
             at += length;
         }
@@ -586,10 +602,7 @@ impl<'a> Parser<'a> {
     }
 
     fn tensor_mapping(&mut self) -> Outcome<TensorMapping> {
-        self.sign(
-            b'[',
-            "before the factors of a tensor, as in ([i, j])->([i, j])",
-        )?;
+        self.sign(b'[', "before the factors of a tensor")?;
         if self.take(b']') {
             return Ok(TensorMapping::default());
         }
@@ -603,18 +616,31 @@ impl<'a> Parser<'a> {
         Ok(TensorMapping { dimensions })
     }
 
+    fn tensor_mappings(&mut self, of: &str) -> Outcome<Vec<TensorMapping>> {
+        if self.is(b')') {
+            return Err(self.fault(
+                self.peek.start,
+                format_args!(
+                    "the rule maps no {of}; only an operation with operands and results has a rule, and \
+                     a scalar is mapped as []"
+                ),
+            ));
+        }
+        let mappings = self.list(|parser| parser.field("tensor_mapping", Self::tensor_mapping))?;
+        self.close(b')')?;
+        Ok(mappings)
+    }
+
     fn sharding_rule(&mut self) -> Outcome<ShardingRule> {
         self.sign(b'<', "before a sharding rule")?;
         self.sign(b'(', "before the mappings of the operands")?;
-        let operands = self.list(|parser| parser.field("tensor_mapping", Self::tensor_mapping))?;
-        self.close(b')')?;
+        let operands = self.tensor_mappings("operands")?;
         if self.peek.kind != Kind::Arrow {
             return Err(self.expected("'->' before the mappings of the results"));
         }
         self.next();
         self.sign(b'(', "before the mappings of the results")?;
-        let results = self.list(|parser| parser.field("tensor_mapping", Self::tensor_mapping))?;
-        self.close(b')')?;
+        let results = self.tensor_mappings("results")?;
         let mut rule = ShardingRule {
             operands,
             results,
@@ -666,7 +692,7 @@ impl<'a> Parser<'a> {
                 )));
             }
             let symbols = parser.word(token);
-            let (factor, length) = parser.factor(symbols, token.start)?;
+            let (factor, length) = parser.factor(token, 0)?;
             if factor != expected || length != symbols.len() {
                 return Err(parser.fault(
                     token.start,
@@ -693,19 +719,17 @@ impl<'a> Parser<'a> {
                 return Err(parser.expected("the symbol of a factor, as i"));
             }
             let symbols = parser.word(token);
-            let (_, length) = parser.factor(symbols, token.start)?;
+            let (factor, length) = parser.factor(token, 0)?;
             if length != symbols.len() {
                 return Err(parser.fault(
                     token.start + length,
                     format_args!(
-                        "XLA would pass over all but the first factor of {}; write {} of {name} with \
-                         a comma between",
+                        "XLA would pass over all but the first factor of {}; write the factors of \
+                         {name} with commas between",
                         Quoted(symbols.as_bytes()),
-                        Count(2, "factor"),
                     ),
                 ));
             }
-            let (factor, _) = parser.factor(symbols, token.start)?;
             parser.next();
             Ok(factor)
         })

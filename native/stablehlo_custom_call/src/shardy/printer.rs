@@ -6,7 +6,7 @@ use super::names;
 use super::*;
 
 /// What a closure writes.
-struct FromFn<F>(F);
+pub(super) struct FromFn<F>(F);
 
 impl<F: Fn(&mut Formatter<'_>) -> fmt::Result> Display for FromFn<F> {
     fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
@@ -14,7 +14,7 @@ impl<F: Fn(&mut Formatter<'_>) -> fmt::Result> Display for FromFn<F> {
     }
 }
 
-fn from_fn<F: Fn(&mut Formatter<'_>) -> fmt::Result>(write: F) -> FromFn<F> {
+pub(super) fn from_fn<F: Fn(&mut Formatter<'_>) -> fmt::Result>(write: F) -> FromFn<F> {
     FromFn(write)
 }
 
