@@ -52,11 +52,13 @@ mod custom_call;
 mod diagnostics;
 mod error;
 mod graph;
+mod growth;
 mod inspect;
 mod limits;
 mod module;
 mod names;
 mod scan;
+mod shared;
 mod sink;
 mod types;
 
@@ -70,4 +72,5 @@ pub use graph::{
 pub use inspect::{BackendConfig, EmittedCall, EmittedType};
 pub use limits::Limits;
 pub use module::Module;
+pub use shared::{SharedContext, Stats};
 pub use types::{ElementType, Type};
