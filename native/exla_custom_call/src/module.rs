@@ -62,18 +62,17 @@ fn module_build_dirty<'a>(env: Env<'a>, context: Term, graph: Term) -> Built<'a>
 }
 
 fn build<'a>(env: Env<'a>, context: Term, graph: Term) -> Built<'a> {
-    let context = if context.is_atom() {
-        Context::new(Limits::default())
-    } else {
-        let shared: ResourceArc<ContextResource> = context.decode()?;
-        shared.get()?.clone()
-    };
+    let shared: Option<ResourceArc<ContextResource>> = context.decode()?;
     let graph = match graph::graph(graph) {
         Ok(graph) => graph,
         Err(Refusal::Graph(error)) => return Ok(Err(error)),
         Err(Refusal::Term(error)) => return Err(error),
     };
-    let module = match Module::build(&context, &graph) {
+    let built = match &shared {
+        Some(shared) => shared.get()?.build(&graph),
+        None => Module::build(&Context::new(Limits::default()), &graph),
+    };
+    let module = match built {
         Ok(module) => module,
         Err(error) => return Ok(Err(error.into())),
     };
