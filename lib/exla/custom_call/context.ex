@@ -110,8 +110,8 @@ defmodule EXLA.CustomCall.Context do
 
   `:bytes` is an upper estimate: MLIR has no function that tells. It counts each attribute, type and
   name that differs, once, at what MLIR was measured to take for its kind. Measured in processes of
-  their own, the resident memory grew by half of it to all of it for most kinds of attributes, and by a
-  tenth for long arrays of numbers. A fresh MLIR context itself, some hundred kilobytes, is not in it.
+  their own, the resident memory grew by a third of it to all of it for most kinds of attributes, and by
+  a tenth for long arrays of numbers. A fresh MLIR context itself, some hundred kilobytes, is not in it.
 
   ## Examples
 

@@ -207,12 +207,13 @@ fn text_bytes(text: &[u8]) -> usize {
 }
 
 #[cfg(test)]
-// Others do not tell in /proc what a process weighs.
 #[cfg(target_os = "linux")]
 mod tests {
     use super::*;
-    use crate::{Context, ElementType, Limits, Module, Output, Parameter};
-    use std::{env, fs, process::Command};
+    use crate::{
+        measure::{argument, resident, Measured},
+        Context, ElementType, Limits, Module, Output, Parameter,
+    };
 
     /// A module of one custom call, by what differs from one to the next.
     struct Sample {
@@ -431,19 +432,13 @@ mod tests {
         ),
     ];
 
-    const FAMILY: &str = "GROWTH_FAMILY";
     /// What a context is made to grow by, as estimated.
     const GROWN: usize = 16 << 20;
-
-    fn resident() -> usize {
-        let pages = fs::read_to_string("/proc/self/statm").unwrap();
-        pages.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
-    }
 
     #[test]
     #[ignore = "it measures its process, which the test below starts for it alone"]
     fn measure() {
-        let family = env::var(FAMILY).unwrap();
+        let family = argument();
         let (_, sample, _) = FAMILIES.iter().find(|(name, ..)| *name == family).unwrap();
         let context = Context::new(Limits::default());
         let mut growth = Growth::default();
@@ -469,24 +464,8 @@ mod tests {
     fn a_context_grows_by_no_more_than_is_reckoned_and_by_not_much_less() {
         let mut wrong = Vec::new();
         for (family, _, factor) in FAMILIES {
-            let output = Command::new(env::current_exe().unwrap())
-                .args([
-                    "growth::tests::measure",
-                    "--exact",
-                    "--ignored",
-                    "--nocapture",
-                ])
-                .env(FAMILY, family)
-                .output()
-                .unwrap();
-            let output = String::from_utf8_lossy(&output.stdout).into_owned();
-            let number = |label| {
-                let line = output.lines().find_map(|line| line.strip_prefix(label));
-                line.unwrap_or_else(|| panic!("{family}: {output}"))
-                    .parse::<f64>()
-                    .unwrap()
-            };
-            let (grown, built) = (number("grown: "), number("built: "));
+            let measured = Measured::run("growth::tests::measure", family);
+            let (grown, built) = (measured.number("grown"), measured.number("built"));
             let ratio = GROWN as f64 / grown;
             println!("{family}: {built} modules, the estimate is {ratio:.2} of {grown} bytes");
             if ratio < 1.0 || ratio > factor {

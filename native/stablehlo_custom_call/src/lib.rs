@@ -55,6 +55,9 @@ mod graph;
 mod growth;
 mod inspect;
 mod limits;
+#[cfg(test)]
+#[cfg(target_os = "linux")]
+mod measure;
 mod module;
 mod names;
 mod scan;
