@@ -19,7 +19,7 @@ export TABLEGEN_190_PREFIX := $(EXLA_CUSTOM_CALL_LLVM_PREFIX)
 export LIBCLANG_PATH ?= $(EXLA_CUSTOM_CALL_LLVM_PREFIX)/lib
 endif
 
-.PHONY: help setup build plugin test test-plugins demo soak soak-short lint ci clean
+.PHONY: help setup build plugin test test-plugins demo soak soak-short memory memory-short lint ci clean
 
 help: ## Prints this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,6 +57,12 @@ soak-short: plugin ## The same for about half a minute
 	@mix run bench/soak.exs --runs $${RUNS:-24000} --compilations $${COMPILATIONS:-480} --growth-mib $${GROWTH_MIB:-64}
 	@SOAK_RUNS=$${RUNS:-10000} SOAK_COMPILATIONS=$${COMPILATIONS:-100} \
 	cargo test --package pjrt_runtime --locked soak -- --ignored --nocapture
+
+memory: build ## Builds 1,000,000 modules that all differ, in fresh contexts and in a shared one, and fails if memory grows (BUILDS, GROWTH_MIB)
+	@mix run bench/memory.exs --builds $${BUILDS:-1000000} --growth-mib $${GROWTH_MIB:-32}
+
+memory-short: build ## The same for about a quarter of a minute
+	@mix run bench/memory.exs --builds $${BUILDS:-50000} --growth-mib $${GROWTH_MIB:-32}
 
 lint: build ## Checks formats, warnings and types, in Rust and Elixir
 	@scripts/lint.sh

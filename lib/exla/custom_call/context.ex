@@ -3,8 +3,7 @@ defmodule EXLA.CustomCall.Context do
   An MLIR context: what the types, attributes and names of modules live in.
 
   A module gets a fresh context unless one is given, which costs some 20 microseconds and is right
-  nearly always. A context that is shared by many modules grows for as long as it lives, since MLIR
-  frees none of the types and attributes that were ever made in it, and serves one process at a time.
+  nearly always. A context that many modules are given serves one process at a time.
 
   ## Limits
 
@@ -16,21 +15,54 @@ defmodule EXLA.CustomCall.Context do
       4096
       iex> context.max_nesting
       64
+
+  ## Memory
+
+  MLIR frees none of the types, attributes and names that were ever made in a context. So a context
+  that is given to many modules is, inside, one MLIR context after another: once the one that it has
+  is reckoned to have grown by more than `:rotate_after` bytes, the next module is built in a fresh one,
+  and the old one is freed. Modules that were built before stay as they are. With `:infinity` it grows
+  for as long as modules bring something new.
+
+  `stats/1` tells what it holds.
   """
 
   alias EXLA.CustomCall.{Error, Native}
 
-  @enforce_keys [:ref, :max_nesting, :max_text_bytes]
-  defstruct [:ref, :max_nesting, :max_text_bytes]
+  @enforce_keys [:ref, :max_nesting, :max_text_bytes, :rotate_after]
+  defstruct [:ref, :max_nesting, :max_text_bytes, :rotate_after]
 
   @type t :: %__MODULE__{
           ref: reference(),
           max_nesting: 1..64,
-          max_text_bytes: pos_integer()
+          max_text_bytes: pos_integer(),
+          rotate_after: pos_integer() | :infinity
+        }
+
+  @typedoc """
+  What a context did, and holds.
+
+    * `:modules` - the modules that were built in it.
+    * `:refused` - those that were not, for an error.
+    * `:texts` and `:text_bytes` - the attribute texts of all of them, each as often as it came, and
+      their bytes.
+    * `:rotations` - how often a fresh MLIR context took the place of the one before.
+    * `:bytes` - what the present MLIR context is reckoned to have grown by since it was made.
+    * `:builders` - the processes that were building a module in it, or waited for their turn.
+  """
+  @type stats :: %{
+          modules: non_neg_integer(),
+          refused: non_neg_integer(),
+          texts: non_neg_integer(),
+          text_bytes: non_neg_integer(),
+          rotations: non_neg_integer(),
+          bytes: non_neg_integer(),
+          builders: non_neg_integer()
         }
 
   @max_nesting 64
   @max_text_bytes 1024 * 1024
+  @rotate_after 32 * 1024 * 1024
   # Sizes are 64-bit numbers in the NIF.
   @largest 0x7FFF_FFFF_FFFF_FFFF
 
@@ -43,18 +75,29 @@ defmodule EXLA.CustomCall.Context do
       affine expression, and of regions: 1 to 64, the default. It cannot be raised: 64 is what the
       320 KB stack of a dirty scheduler was tested with.
     * `:max_text_bytes` - the longest attribute text in bytes, default 1 MiB.
+    * `:rotate_after` - how many bytes the MLIR context may be reckoned to have grown by when a
+      module is built in it, or `:infinity`; default 32 MiB.
   """
   @spec new(keyword()) :: {:ok, t()} | {:error, Error.t()}
   def new(opts \\ []) do
     with {:ok, opts} <-
            EXLA.CustomCall.Options.validate(opts,
              max_nesting: @max_nesting,
-             max_text_bytes: @max_text_bytes
+             max_text_bytes: @max_text_bytes,
+             rotate_after: @rotate_after
            ),
          {:ok, nesting} <- limit(opts, :max_nesting, @max_nesting),
-         {:ok, bytes} <- limit(opts, :max_text_bytes, @largest) do
-      ref = Native.context_new(nesting, bytes)
-      {:ok, %__MODULE__{ref: ref, max_nesting: nesting, max_text_bytes: bytes}}
+         {:ok, bytes} <- limit(opts, :max_text_bytes, @largest),
+         {:ok, rotate_after} <- rotate_after(opts) do
+      ref = Native.context_new(nesting, bytes, if(rotate_after != :infinity, do: rotate_after))
+
+      {:ok,
+       %__MODULE__{
+         ref: ref,
+         max_nesting: nesting,
+         max_text_bytes: bytes,
+         rotate_after: rotate_after
+       }}
     end
   end
 
@@ -62,18 +105,72 @@ defmodule EXLA.CustomCall.Context do
   @spec new!(keyword()) :: t()
   def new!(opts \\ []), do: opts |> new() |> Error.unwrap!()
 
+  @doc """
+  What the context did, and holds. It does not wait for a module that is being built.
+
+  `:bytes` is an upper estimate: MLIR has no function that tells. It counts each attribute, type and
+  name that differs, once, at what MLIR was measured to take for its kind. Measured in processes of
+  their own, the resident memory grew by a third of it to all of it for most kinds of attributes, and by
+  a tenth for long arrays of numbers. A fresh MLIR context itself, some hundred kilobytes, is not in it.
+
+  ## Examples
+
+      iex> alias EXLA.CustomCall.{Context, Module, Spec, Value}
+      iex> context = Context.new!()
+      iex> spec = %Spec{call_target_name: "k", attributes: [{"a", "1 : i64"}]}
+      iex> Module.build!([], [], effects: Value.custom_call([], spec, []), context: context)
+      iex> %{modules: 1, texts: 1, text_bytes: 7, rotations: 0} = stats = Context.stats(context)
+      iex> stats.bytes > 0
+      true
+  """
+  @spec stats(t()) :: stats()
+  def stats(%__MODULE__{ref: ref}) do
+    {modules, refused, texts, text_bytes, bytes, rotations, builders} = Native.context_stats(ref)
+
+    %{
+      modules: modules,
+      refused: refused,
+      texts: texts,
+      text_bytes: text_bytes,
+      rotations: rotations,
+      bytes: bytes,
+      builders: builders
+    }
+  end
+
+  def stats(other) do
+    raise ArgumentError, "expected an EXLA.CustomCall.Context, got: #{inspect(other)}"
+  end
+
   defp limit(opts, name, largest) do
     case opts[name] do
       value when is_integer(value) and value >= 1 and value <= largest ->
         {:ok, value}
 
       other ->
-        {:error,
-         Error.new(
-           :argument,
-           "expected #{inspect(name)} to be an integer from 1 to #{largest}, got: #{inspect(other)}",
-           field: name
-         )}
+        wrong(name, "an integer from 1 to #{largest}", other)
     end
+  end
+
+  defp rotate_after(opts) do
+    case opts[:rotate_after] do
+      :infinity ->
+        {:ok, :infinity}
+
+      value when is_integer(value) and value >= 1 and value <= @largest ->
+        {:ok, value}
+
+      other ->
+        wrong(:rotate_after, "an integer from 1 to #{@largest}, or :infinity", other)
+    end
+  end
+
+  defp wrong(name, expected, found) do
+    {:error,
+     Error.new(
+       :argument,
+       "expected #{inspect(name)} to be #{expected}, got: #{inspect(found)}",
+       field: name
+     )}
   end
 end

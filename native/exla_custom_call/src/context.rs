@@ -4,19 +4,19 @@ use crate::{
     reaper,
 };
 use rustler::{Binary, Env, NifResult, Resource, ResourceArc, Term};
-use stablehlo_custom_call::{dictionary_text, Context, Limits};
+use stablehlo_custom_call::{dictionary_text, Context, Limits, SharedContext};
 
-/// An MLIR context that modules can be built in.
+/// A context that many modules can be built in.
 pub(crate) struct ContextResource {
     /// Taken when the resource is freed.
-    context: Option<Context>,
+    context: Option<SharedContext>,
 }
 
 #[rustler::resource_impl]
 impl Resource for ContextResource {}
 
 impl ContextResource {
-    pub(crate) fn get(&self) -> rustler::NifResult<&Context> {
+    pub(crate) fn get(&self) -> NifResult<&SharedContext> {
         self.context.as_ref().ok_or(rustler::Error::BadArg)
     }
 }
@@ -30,16 +30,39 @@ impl Drop for ContextResource {
     }
 }
 
+/// `rotate_after` is `nil` where the context is to be kept for good.
 #[rustler::nif]
-fn context_new(max_nesting: usize, max_text_bytes: usize) -> ResourceArc<ContextResource> {
+fn context_new(
+    max_nesting: usize,
+    max_text_bytes: usize,
+    rotate_after: Option<usize>,
+) -> ResourceArc<ContextResource> {
+    let limits = Limits {
+        max_nesting: max_nesting.min(Limits::NESTING_CEILING),
+        max_text_bytes,
+        ..Limits::default()
+    };
     ResourceArc::new(ContextResource {
-        context: Some(Context::new(Limits {
-            max_nesting: max_nesting.min(Limits::NESTING_CEILING),
-            max_text_bytes,
-            ..Limits::default()
-        })),
+        context: Some(SharedContext::new(limits, rotate_after)),
     })
 }
+
+/// `{modules, refused, texts, text_bytes, bytes, rotations, builders}`
+#[rustler::nif]
+fn context_stats(context: ResourceArc<ContextResource>) -> NifResult<StatsTerm> {
+    let stats = context.get()?.stats();
+    Ok((
+        stats.modules,
+        stats.refused,
+        stats.texts,
+        stats.text_bytes,
+        stats.bytes,
+        stats.rotations,
+        stats.builders,
+    ))
+}
+
+type StatsTerm = (u64, u64, u64, u64, u64, u64, u64);
 
 /// The text of a dictionary of `{name, text}` entries, each parsed alone.
 #[rustler::nif(schedule = "DirtyCpu")]

@@ -159,9 +159,11 @@ fn type_at_depth(term: Term<'_>, depth: usize) -> Decoded<Type> {
     };
     let fields = rustler::types::tuple::get_tuple(term)?;
     match fields.as_slice() {
-        [tag, types] if tag.is_atom() && atoms::tuple() == *tag && depth < DEEPEST_TUPLE => Ok(
-            Type::Tuple(list(*types, |term| type_at_depth(term, depth + 1))?),
-        ),
+        [tag, types] if tag.is_atom() && atoms::tuple() == *tag && depth < DEEPEST_TUPLE => {
+            Ok(Type::Tuple(list(*types, |term| {
+                type_at_depth(term, depth + 1)
+            })?))
+        }
         [index, dimensions] => Ok(Type::Tensor {
             element: element(index.decode()?)?,
             dimensions: dimensions.decode()?,

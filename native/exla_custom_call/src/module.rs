@@ -80,27 +80,22 @@ fn module_check_dirty<'a>(
     check(env, context, graph)
 }
 
-fn check<'a>(
-    env: Env<'a>,
-    context: Term,
-    graph: Term,
-) -> NifResult<Result<Vec<Term<'a>>, Error>> {
+fn check<'a>(env: Env<'a>, context: Term, graph: Term) -> NifResult<Result<Vec<Term<'a>>, Error>> {
     Ok(built(context, graph)?.map(|module| warnings(env, &module)))
 }
 
 fn built(context: Term, graph: Term) -> NifResult<Result<Module, Error>> {
-    let context = if context.is_atom() {
-        Context::new(Limits::default())
-    } else {
-        let shared: ResourceArc<ContextResource> = context.decode()?;
-        shared.get()?.clone()
-    };
+    let shared: Option<ResourceArc<ContextResource>> = context.decode()?;
     let graph = match graph::graph(graph) {
         Ok(graph) => graph,
         Err(Refusal::Graph(error)) => return Ok(Err(error)),
         Err(Refusal::Term(error)) => return Err(error),
     };
-    Ok(Module::build(&context, &graph).map_err(Error::from))
+    let built = match &shared {
+        Some(shared) => shared.get()?.build(&graph),
+        None => Module::build(&Context::new(Limits::default()), &graph),
+    };
+    Ok(built.map_err(Error::from))
 }
 
 /// `{field, name, found, instead, message}`

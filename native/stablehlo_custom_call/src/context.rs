@@ -13,7 +13,8 @@ use std::{
 ///
 /// A context never frees the attributes, types and names that were made in it, so one that serves
 /// modules with ever new values grows without bound. Making one costs some 20 microseconds: prefer a
-/// fresh context a module, and share one only for a set of modules that end together.
+/// fresh context a module, or a [`SharedContext`](crate::SharedContext), which makes a fresh one when
+/// it has grown.
 #[derive(Clone)]
 pub struct Context {
     inner: Arc<Mutex<Inner>>,
@@ -73,6 +74,12 @@ impl Context {
     /// Whether the two are handles to one context.
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
+    /// How many handles and modules keep it alive.
+    #[cfg(test)]
+    pub(crate) fn handles(&self) -> usize {
+        Arc::strong_count(&self.inner)
     }
 
     // A panic while the lock was held leaves at worst unused attributes in the context.

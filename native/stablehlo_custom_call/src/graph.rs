@@ -8,7 +8,7 @@ use crate::{custom_call::CustomCall, types::Type};
 pub type ValueId = u32;
 
 /// An attribute by name and MLIR text. Both are any bytes until they are checked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct NamedText<'a> {
     pub name: &'a [u8],
     pub text: &'a [u8],

@@ -52,14 +52,19 @@ mod custom_call;
 mod diagnostics;
 mod error;
 mod graph;
+mod growth;
 mod inspect;
 mod limits;
+#[cfg(test)]
+#[cfg(target_os = "linux")]
+mod measure;
 mod module;
 mod names;
 mod path;
 mod rules;
 mod scan;
 pub mod shardy;
+mod shared;
 mod sink;
 mod types;
 mod view;
@@ -75,5 +80,6 @@ pub use graph::{
 pub use inspect::{BackendConfig, EmittedCall, EmittedType};
 pub use limits::Limits;
 pub use module::Module;
+pub use shared::{SharedContext, Stats};
 pub use types::{ElementType, Type};
 pub use warning::Warning;

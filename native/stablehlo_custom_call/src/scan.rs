@@ -30,7 +30,11 @@ pub(crate) fn check(
             limit: limits.max_text_bytes,
         });
     }
-    let Err((at, refusal)) = Scan::new(text, limits.max_nesting, place).run() else {
+    let outcome = match text.trim_ascii() {
+        [] => Err((text.len(), Refusal::Empty)),
+        _ => Scan::new(text, limits.max_nesting, place).run(),
+    };
+    let Err((at, refusal)) = outcome else {
         return Ok(());
     };
     let (line, column) = position(text, at);
@@ -58,6 +62,8 @@ pub(crate) fn check(
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Refusal {
     TooDeep,
+    /// What is wrong with an empty text is for MLIR at the character before it, which it then reads.
+    Empty,
     Comment,
     /// `sparse<1, 2> : tensor<4xf32>` and many more crash.
     Sparse,
@@ -84,6 +90,7 @@ impl Refusal {
         let message = match self {
             Self::Dialect(message) => return message,
             Self::TooDeep => "it nests too deep",
+            Self::Empty => "expected attribute value",
             Self::Comment => "a comment has no place in an attribute",
             Self::Sparse => "sparse elements are not taken; write them as dense",
             Self::ArrayType => {
@@ -494,6 +501,24 @@ mod tests {
 
     fn depth_at_most(text: &str, limit: usize) -> bool {
         scan(text, limit).is_ok()
+    }
+
+    #[test]
+    fn a_text_with_nothing_in_it_never_reaches_the_parser() {
+        let message = |text| {
+            let attribute = NamedText { name: b"k", text };
+            check("attributes", &attribute, &Limits::default())
+                .unwrap_err()
+                .to_string()
+        };
+        assert_eq!(
+            message(b""),
+            r#"attributes: the text of "k" is not an MLIR attribute: expected attribute value, at line 1, column 1: """#
+        );
+        assert_eq!(
+            message(b" \n "),
+            r#"attributes: the text of "k" is not an MLIR attribute: expected attribute value, at line 2, column 2: " ""#
+        );
     }
 
     #[test]
