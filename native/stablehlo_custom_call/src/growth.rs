@@ -71,6 +71,7 @@ impl Growth {
     pub(crate) fn add(&mut self, graph: &Graph<'_>) -> Texts {
         self.string(graph.name.unwrap_or_default());
         self.attributes(&graph.attributes);
+        self.attributes(&graph.meshes);
         for function in &graph.functions {
             self.function(function);
         }
@@ -95,7 +96,14 @@ impl Growth {
 
     fn r#type(&mut self, r#type: &Type) {
         let words = match r#type {
-            Type::Tensor { dimensions, .. } => dimensions.len(),
+            Type::Tensor { dimensions, .. } | Type::Buffer { dimensions, .. } => dimensions.len(),
+            // Its elements, which nest no deeper than the decoder of the graph lets them.
+            Type::Tuple(elements) => {
+                for element in elements {
+                    self.r#type(element);
+                }
+                elements.len()
+            }
             Type::Token => 0,
         };
         self.count(&Part::Type(r#type), words * WORD);

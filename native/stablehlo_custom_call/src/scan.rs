@@ -507,9 +507,14 @@ mod tests {
     fn a_text_with_nothing_in_it_never_reaches_the_parser() {
         let message = |text| {
             let attribute = NamedText { name: b"k", text };
-            check("attributes", &attribute, &Limits::default())
-                .unwrap_err()
-                .to_string()
+            check(
+                "attributes",
+                &attribute,
+                &Limits::default(),
+                Position::Elsewhere,
+            )
+            .unwrap_err()
+            .to_string()
         };
         assert_eq!(
             message(b""),
