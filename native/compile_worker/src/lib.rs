@@ -96,4 +96,6 @@ pub mod exit {
     pub const MALFORMED: i32 = 83;
     /// Its parent ended.
     pub const ORPHANED: i32 = 84;
+    /// A C++ exception came out of the plugin, such as that of an allocation that fails.
+    pub const EXCEPTION: i32 = 85;
 }

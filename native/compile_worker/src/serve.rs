@@ -139,6 +139,17 @@ fn start(hello: &Hello) -> Result<(Worker, Ready), Error> {
     Ok((worker, ready))
 }
 
+/// Ends the process when a C++ exception unwinds through it. Nothing can catch one here, and the
+/// thread would abort without a word of what it was doing.
+struct EndIfUnwinding;
+
+impl Drop for EndIfUnwinding {
+    fn drop(&mut self) {
+        eprintln!("the compilation ended by an exception that the plugin did not catch");
+        exit_now(exit::EXCEPTION);
+    }
+}
+
 impl Worker {
     fn compile(&mut self, request: Compile) -> Answer {
         let id = request.id;
@@ -153,10 +164,7 @@ impl Worker {
             Ok(answer) => match answer.recv_timeout(limit) {
                 Ok(result) => result,
                 Err(RecvTimeoutError::Timeout) => return Answer::TimedOut { id },
-                Err(RecvTimeoutError::Disconnected) => Err(Error::Thread {
-                    name: "compile".into(),
-                    reason: "panicked".into(),
-                }),
+                Err(RecvTimeoutError::Disconnected) => exit_now(exit::EXCEPTION),
             },
             Err(error) => Err(error),
         };
@@ -196,6 +204,7 @@ impl Worker {
         let (sender, receiver) = mpsc::sync_channel(1);
         let client = self.client.clone();
         thread::spawn_with_stack("compile", self.stack_size, move || {
+            let unwinding = EndIfUnwinding;
             let compiled =
                 client
                     .compile(&request.program, &request.options)
@@ -203,6 +212,7 @@ impl Worker {
                         let hlo = request.with_hlo.then(|| executable.hlo_text());
                         hlo.transpose()
                     });
+            std::mem::forget(unwinding);
             let _ = sender.send(compiled);
         })?;
         Ok(receiver)

@@ -116,6 +116,9 @@ fn spec(rng: &mut Rng) -> Case {
             case.attributes.push(named(&format!("{name}{index}"), text));
         }
     }
+    if rng.once_in(40) {
+        case.target = rng.pick(&XLA_TARGETS).as_bytes().to_vec();
+    }
     for _ in 0..rng.pick(&[0, 1, 1, 2, 3]) {
         compiler_attribute(rng, &mut case);
     }
@@ -237,7 +240,20 @@ fn compiler_attribute(rng: &mut Rng, case: &mut Case) {
             let types = case.operands.clone();
             let types: Vec<_> = types.into_iter().filter(|t| *t != Type::Token).collect();
             case.functions = vec![(b"f".to_vec(), types)];
-            set(case, "called_computations", "[@f]".into());
+            let text = rng.pick(&[
+                "[@f]",
+                "[@f]",
+                "[@f]",
+                "[@f]",
+                "[@f]",
+                "[]",
+                "[@f, @f]",
+                "[@main]",
+                "[@missing]",
+                "[@f::@f]",
+                "@f",
+            ]);
+            set(case, "called_computations", text.into());
         }
         7 | 8 => {
             let text = sharding_rule(rng, case);
@@ -314,6 +330,46 @@ const KNOWN_NAMES: [&str; 22] = [
     "inferred_sharding",
 ];
 
+/// Targets that XLA, Shardy or the import of StableHLO take for their own.
+const XLA_TARGETS: [&str; 36] = [
+    "Sharding",
+    "SPMDFullToShardShape",
+    "SPMDShardToFullShape",
+    "TopK",
+    "ApproxTopK",
+    "annotate_device_placement",
+    "MoveToHost",
+    "MoveToDevice",
+    "LayoutConstraint",
+    "ResizeNearest",
+    "X64Combine",
+    "X64SplitLow",
+    "X64SplitHigh",
+    "AllocateBuffer",
+    "CreateBuffer",
+    "Pin",
+    "Unpin",
+    "PadToStatic",
+    "SliceToDynamic",
+    "AssumeGatherIndicesInBound",
+    "__onednn$matmul",
+    "__cublas$gemm",
+    "mhlo.topk",
+    "mhlo.erf",
+    "mhlo.ragged_all_to_all",
+    "chlo.ragged_dot",
+    "stablehlo.dynamic_reshape",
+    "stablehlo.dynamic_reduce_window",
+    "shape_assertion",
+    "xla.sdy.FuncResultSharding",
+    "xla.sdy.GlobalToLocalShape",
+    "xla.sdy.LocalToGlobalShape",
+    "xla.sdy.PropagationBarrier",
+    "Eigh",
+    "Qr",
+    "Cholesky",
+];
+
 const UNKNOWN_NAMES: [&str; 16] = [
     "foo",
     "foo.bar",
@@ -357,7 +413,13 @@ fn aliases(rng: &mut Rng, case: &Case) -> String {
     format!("[{}]", list.join(", "))
 }
 
-const FACTORS: [&str; 6] = ["i", "j", "k", "l", "m", "n"];
+/// The symbol of a factor: i to z, then z_1, z_2 and so on.
+fn factor(index: usize) -> String {
+    match u8::try_from(index) {
+        Ok(index) if index < 18 => char::from(b'i' + index).to_string(),
+        _ => format!("z_{}", index - 17),
+    }
+}
 
 /// A rule in which dimensions of one size share a factor now and then.
 fn sharding_rule(rng: &mut Rng, case: &Case) -> String {
@@ -376,10 +438,7 @@ fn sharding_rule(rng: &mut Rng, case: &Case) -> String {
                     sizes.len() - 1
                 });
                 used.push(factor);
-                FACTORS.get(factor).map_or_else(
-                    || format!("z_{}", factor - FACTORS.len() + 1),
-                    |f| (*f).into(),
-                )
+                self::factor(factor)
             })
             .collect();
         format!("[{}]", dimensions.join(", "))
@@ -389,15 +448,9 @@ fn sharding_rule(rng: &mut Rng, case: &Case) -> String {
     let factors: Vec<_> = sizes
         .iter()
         .enumerate()
-        .map(|(factor, size)| {
-            let name = FACTORS.get(factor).map_or_else(
-                || format!("z_{}", factor - FACTORS.len() + 1),
-                |f| (*f).into(),
-            );
-            format!("{name}={size}")
-        })
+        .map(|(index, size)| format!("{}={size}", factor(index)))
         .collect();
-    let first = FACTORS[0];
+    let first = factor(rng.below(sizes.len().max(1)));
     let extra = match rng.below(8) {
         0 => format!(" reduction={{{first}}}"),
         1 => format!(" need_replication={{{first}}}"),
@@ -418,6 +471,9 @@ fn sharding(rng: &mut Rng, case: &Case) -> String {
     let mesh = rng.pick(&[
         "mesh<[\"x\"=2]>",
         "mesh<[\"x\"=2]>",
+        "mesh<[\"x\"=2]>",
+        "mesh<[\"x\"=2, \"y\"=1]>",
+        "mesh<[\"x\"=2, \"y\"=4]>",
         "mesh<[\"x\"=2, \"y\"=1]>",
         "mesh<[]>",
         "@mesh",
@@ -546,12 +602,20 @@ fn change(rng: &mut Rng, case: &mut Case) {
             }
         },
         10 => {
-            let target: &[u8] = rng.pick(&[&b""[..], b"a\0b", b"\xff\xfe", b"Sharding", b"x{}"]);
+            let target: &[u8] = if rng.once_in(2) {
+                rng.pick(&XLA_TARGETS).as_bytes()
+            } else {
+                rng.pick(&[&b""[..], b"a\0b", b"\xff\xfe", b"x{}"])
+            };
             case.target = target.to_vec();
         }
         _ => {
             if case.backend_config.take().is_none() {
                 case.backend_config = Some(b"x".to_vec());
+                // Of both kinds there is no text to ask XLA with.
+                if !rng.once_in(8) {
+                    case.attributes.clear();
+                }
             }
         }
     }

@@ -176,7 +176,8 @@ fn integer(rng: &mut Rng) -> String {
     match rng.below(6) {
         0 => digits,
         1 | 2 => format!("{digits} : {}", rng.pick(&COMMON[..9])),
-        3 => format!("{digits} : i{}", rng.between(0, 130)),
+        3 if rng.once_in(3) => format!("{digits} : i{}", rng.between(0, 130)),
+        3 => format!("{digits} : index"),
         _ => format!("{digits} : {}", rng.pick(&NUMBERS)),
     }
 }

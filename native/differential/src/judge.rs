@@ -19,20 +19,23 @@ pub enum Kind {
     RefusesWhatXlaAccepts,
     /// The package accepts what XLA refuses later, in words.
     AcceptsWhatXlaRefusesLater,
+    /// XLA's process ended over something accepted, and did not when it was asked again.
+    Unsteady,
 }
 
 impl Kind {
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::CheckerDies,
         Self::AcceptsWhatEndsXla,
         Self::AcceptsWhatXlaRefuses,
         Self::RefusesWhatXlaAccepts,
         Self::AcceptsWhatXlaRefusesLater,
+        Self::Unsteady,
     ];
 
     /// Whether it breaks a promise; the others are reported only.
     pub fn is_fault(self) -> bool {
-        self != Self::AcceptsWhatXlaRefusesLater
+        !matches!(self, Self::AcceptsWhatXlaRefusesLater | Self::Unsteady)
     }
 }
 
@@ -44,6 +47,7 @@ impl fmt::Display for Kind {
             Self::AcceptsWhatXlaRefuses => "accepted, and XLA refuses to read it",
             Self::RefusesWhatXlaAccepts => "refused, and XLA accepts it",
             Self::AcceptsWhatXlaRefusesLater => "accepted, and XLA refuses it later",
+            Self::Unsteady => "accepted, and ended XLA once but not again",
         })
     }
 }

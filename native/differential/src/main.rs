@@ -11,7 +11,7 @@ use std::{fs, io, thread};
 use differential::checker::{self, Checker, Ours};
 use differential::judge::Class;
 use differential::record::{parse_all, Record};
-use differential::report::{Example, Found, Tally};
+use differential::report::{Found, Tally};
 use differential::session::{installed_plugins, Answers, Programs, Session};
 use differential::{corpus, generate, shrink};
 
@@ -271,7 +271,7 @@ fn compare(options: &Options) -> Outcome<bool> {
             }
             let case = generate::case(options.seed, index);
             let answers = session
-                .ask(&case)
+                .ask_twice(&case)
                 .inspect_err(|_| stop.store(true, Ordering::Relaxed))?;
             tally.add(index, case, answers);
         }
@@ -338,15 +338,14 @@ fn shrink_all(options: &Options, tally: &mut Tally) -> Outcome<()> {
     let done = Mutex::new(Vec::new());
     in_sessions(options, |session| {
         while let Some((class, found)) = classes.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let case = shrink::shrink(session, &found.example.case, class, options.shrink)?;
-            let answers = session.ask(&case)?;
-            let example = Example {
-                index: found.example.index,
-                case,
-                answers,
-            };
-            let count = found.count;
-            lock(&done).push((class.clone(), Found { count, example }));
+            let mut found = found.clone();
+            let example = &mut found.example;
+            let case = shrink::shrink(session, &example.case, class, options.shrink)?;
+            if case != example.case {
+                example.answers = session.ask(&case)?;
+                example.case = case;
+            }
+            lock(&done).push((class.clone(), found));
         }
         Ok(())
     })?;

@@ -182,8 +182,53 @@ fn last_words(cause: &str, stderr: &[String]) -> String {
         .iter()
         .any(|words| line.contains(words))
     });
-    match said {
-        Some(line) => format!("{cause}: {line}"),
+    let last = stderr.iter().rfind(|line| !line.is_empty());
+    match said.or(last) {
+        Some(line) => format!("{cause}: {}", without_time(line)),
         None => cause.to_owned(),
+    }
+}
+
+/// A line of XLA's log without the time and the thread that stand before the source file.
+fn without_time(line: &str) -> &str {
+    let file = [".cc:", ".h:"].iter().find_map(|end| line.find(end));
+    match file.and_then(|at| line[..at].rfind(' ')) {
+        Some(space) => &line[space + 1..],
+        None => line,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_sorted_by_when_it_was_given() {
+        let unread =
+            "-:3:4: error: expected ']'\n<unknown>:0: error: Failed to parse using StableHLO v1";
+        let theirs = refusal("UNKNOWN", unread.into());
+        assert_eq!(theirs.line(), "refuses: expected ']'");
+        let theirs = refusal("INVALID_ARGUMENT", "Unsupported attribute type".into());
+        assert_eq!(
+            theirs.line(),
+            "refuses later: INVALID_ARGUMENT: Unsupported attribute type"
+        );
+        let missing = "No registered implementation for untyped custom call to x for Host";
+        assert_eq!(refusal("NOT_FOUND", missing.into()), Theirs::Accepts);
+    }
+
+    #[test]
+    fn the_words_before_an_end_are_those_of_the_check() {
+        let stderr = [
+            "noise",
+            "F0000 00:01.5   13 a_b.cc:63] Check failed: x == 1",
+            "*** trace",
+        ];
+        let stderr: Vec<_> = stderr.iter().map(|&line| line.to_owned()).collect();
+        assert_eq!(
+            last_words("SIGABRT", &stderr),
+            "SIGABRT: a_b.cc:63] Check failed: x == 1"
+        );
+        assert_eq!(last_words("SIGSEGV", &[]), "SIGSEGV");
     }
 }

@@ -7,7 +7,7 @@ use compile_worker::SpawnError;
 
 use crate::case::Case;
 use crate::checker::{Checker, Ours};
-use crate::judge::{judge, Verdict};
+use crate::judge::{judge, Class, Kind, Verdict};
 use crate::plugin::{Plugin, Theirs};
 
 /// Why there is no answer.
@@ -41,11 +41,19 @@ pub struct Answers {
     pub ours: Ours,
     /// One of each plugin, or why they cannot be asked the same.
     pub theirs: Result<Vec<Theirs>, &'static str>,
+    /// Whether a process of XLA's ended that did not when it was asked again.
+    pub unsteady: bool,
 }
 
 impl Answers {
     pub fn verdict(&self) -> Verdict {
-        judge(&self.ours, &self.theirs)
+        match judge(&self.ours, &self.theirs) {
+            Verdict::Differ(class) if self.unsteady => Verdict::Differ(Class {
+                kind: Kind::Unsteady,
+                ..class
+            }),
+            verdict => verdict,
+        }
     }
 }
 
@@ -85,7 +93,23 @@ impl Session {
             },
             Ours::Dies { .. } | Ours::Hangs => Err("the checker gave no answer"),
         };
-        Ok(Answers { ours, theirs })
+        Ok(Answers {
+            ours,
+            theirs,
+            unsteady: false,
+        })
+    }
+
+    /// Asks, and asks again where XLA's process ended over what is accepted: it may be that the
+    /// machine was slow, or that an earlier question left the process damaged.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn ask_twice(&mut self, case: &Case) -> Result<Answers, Error> {
+        let mut first = self.ask(case)?;
+        let ended = |answers: &Answers| matches!(answers.verdict(), Verdict::Differ(class) if class.kind == Kind::AcceptsWhatEndsXla);
+        first.unsteady = ended(&first) && !ended(&self.ask(case)?);
+        Ok(first)
     }
 
     fn ask_plugins(&mut self, case: &Case, program: &[u8]) -> Result<Vec<Theirs>, Error> {
