@@ -182,14 +182,14 @@ fn ffi_text(rng: &mut Rng, depth: usize) -> String {
 fn rank(r#type: &Type) -> Option<usize> {
     match r#type {
         Type::Tensor { dimensions, .. } => Some(dimensions.len()),
-        Type::Token => None,
+        Type::Token | Type::Tuple(_) | Type::Buffer { .. } => None,
     }
 }
 
 fn size(r#type: &Type, dimension: usize) -> i64 {
     match r#type {
         Type::Tensor { dimensions, .. } => dimensions.get(dimension).copied().unwrap_or(1),
-        Type::Token => 1,
+        Type::Token | Type::Tuple(_) | Type::Buffer { .. } => 1,
     }
 }
 
