@@ -627,7 +627,7 @@ fn a_sharding_that_shardy_takes_has_no_fault() {
         (BAR, r#"[{"a":(1)2, "b", "a":(2)2}, {}]"#, "8x8"),
         (BAR, r#"[{"a":(2)2, "a":(1)2}, {}]"#, "8x8"),
         (FOO, r#"[{"a"}p0, {"b"}p1]"#, "8x8"),
-        (FOO, r#"[{}, {"a"}]"#, "?x?"),
+        (FOO, r#"[{}, {"a"}]"#, "?x8"),
         (FOO, "[]", "token"),
         (SINGLE, "[]", "8x8"),
     ] {
@@ -813,12 +813,12 @@ fn every_fault_of_a_sharding_is_told() {
             EIGHT,
             r#"[{}, {"a":(4611686018427387904)4}]"#,
             "8x8",
-            vec![r#"axis "a": pre-size times size of "a":(4611686018427387904)4 is beyond 2^63 - 1, over which XLA ends the process; both divide the size of the axis, 8"#.into()],
+            vec![r#"axis "a": pre-size times size of "a":(4611686018427387904)4 is beyond 2^63 - 1, over which XLA may end the process; both divide the size of the axis, 8"#.into()],
         ),
         (
             EIGHT,
             r#"[{"a":(2)4}, {"b"}], replicated={"a":(1)4}"#,
-            "?x?",
+            "8x8",
             vec![r#"axis "a": its parts "a":(1)4 and "a":(2)4 overlap; cut it into parts that do not"#.into()],
         ),
         (SINGLE, "[{}, {}]", "8x8", vec![ONE_DEVICE.into()]),
@@ -827,6 +827,18 @@ fn every_fault_of_a_sharding_is_told() {
     ] {
         assert_eq!(sharding_faults(mesh, body, of), expected, "{body}");
     }
+}
+
+#[test]
+fn a_dimension_of_unknown_size_is_not_split() {
+    assert_eq!(sharding_faults(FOO, "[{?}, {}]", "?x?"), NONE);
+    assert_eq!(
+        sharding_faults(FOO, r#"[{"a"}, {"c"}]"#, "8x?"),
+        [
+            "dimension 1: it is split and its size is not known before the run, over which XLA may \
+             end the process; give it a size"
+        ]
+    );
 }
 
 #[test]
