@@ -795,6 +795,19 @@ fn every_fault_of_a_sharding_is_told() {
         ),
         (
             EIGHT,
+            r#"[{}, {"a":(0)2}]"#,
+            "8x8",
+            vec![r#"axis "a": the pre-size of "a":(0)2 is 0; a pre-size is 1 or more"#.into()],
+        ),
+        (
+            // What is between the two parts keeps them apart, unknown as it is.
+            EIGHT,
+            r#"[{}, {"a":(1)2, "q", "a":(2)2}]"#,
+            "8x8",
+            vec![r#"dimension 1: the mesh has no axis "q"; there is "a", "b""#.into()],
+        ),
+        (
+            EIGHT,
             r#"[{}, {"a":(2)1}]"#,
             "8x8",
             vec![r#"axis "a": the size of "a":(2)1 is 1; the size of a part is 2 or more"#.into()],
@@ -909,6 +922,13 @@ fn an_operation_without_results_may_have_a_sharding_that_splits_nothing() {
     assert_eq!(per_value_faults(BAR, "<@mesh, []>", &[]), NONE);
     assert_eq!(
         per_value_faults(SINGLE, "<@mesh, [{}]>", &[]),
+        [
+            "the sharding: it is one on a single device, which has no dimensions and no replicated or \
+             unreduced axes; write []"
+        ]
+    );
+    assert_eq!(
+        per_value_faults(SINGLE, r#"<@mesh, [{"a"}]>"#, &[]),
         [
             "the sharding: it is one on a single device, which has no dimensions and no replicated or \
              unreduced axes; write []"
