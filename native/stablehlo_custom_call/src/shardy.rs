@@ -18,8 +18,11 @@
 //!   the same to both.
 //!
 //! Where XLA's own arithmetic overflows, over sub-axes or the devices of a mesh, it divides by zero and
-//! ends the process: these are faults too. What only PJRT 0.106 refuses is none;
-//! [`Attribute::portability`] tells of it.
+//! ends the process, as it does over an argument that is split along a dimension of unknown size: these
+//! are faults too. What only PJRT 0.106 refuses is none; [`Attribute::portability`] tells of it.
+//!
+//! Where an operation stands is not looked at: inside a `sdy.manual_computation` no sharding may use
+//! its manual axes.
 //!
 //! ```
 //! use stablehlo_custom_call::shardy::{Attribute, TensorShape};
@@ -281,7 +284,7 @@ pub struct PropagationEdges {
 /// What a verifier has to know of a value's type. A tuple of one tensor counts as the tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TensorShape {
-    /// The dimensions; `None` is one that is not known before the run.
+    /// The dimensions; `None` is one that is not known before the run, not even by a bound.
     Ranked(Vec<Option<i64>>),
     Unranked,
     /// A token, for one.

@@ -627,7 +627,7 @@ fn a_sharding_that_shardy_takes_has_no_fault() {
         (BAR, r#"[{"a":(1)2, "b", "a":(2)2}, {}]"#, "8x8"),
         (BAR, r#"[{"a":(2)2, "a":(1)2}, {}]"#, "8x8"),
         (FOO, r#"[{"a"}p0, {"b"}p1]"#, "8x8"),
-        (FOO, r#"[{}, {"a"}]"#, "?x?"),
+        (FOO, r#"[{}, {"a"}]"#, "?x8"),
         (FOO, "[]", "token"),
         (SINGLE, "[]", "8x8"),
     ] {
@@ -795,6 +795,19 @@ fn every_fault_of_a_sharding_is_told() {
         ),
         (
             EIGHT,
+            r#"[{}, {"a":(0)2}]"#,
+            "8x8",
+            vec![r#"axis "a": the pre-size of "a":(0)2 is 0; a pre-size is 1 or more"#.into()],
+        ),
+        (
+            // What is between the two parts keeps them apart, unknown as it is.
+            EIGHT,
+            r#"[{}, {"a":(1)2, "q", "a":(2)2}]"#,
+            "8x8",
+            vec![r#"dimension 1: the mesh has no axis "q"; there is "a", "b""#.into()],
+        ),
+        (
+            EIGHT,
             r#"[{}, {"a":(2)1}]"#,
             "8x8",
             vec![r#"axis "a": the size of "a":(2)1 is 1; the size of a part is 2 or more"#.into()],
@@ -813,12 +826,12 @@ fn every_fault_of_a_sharding_is_told() {
             EIGHT,
             r#"[{}, {"a":(4611686018427387904)4}]"#,
             "8x8",
-            vec![r#"axis "a": pre-size times size of "a":(4611686018427387904)4 is beyond 2^63 - 1, over which XLA ends the process; both divide the size of the axis, 8"#.into()],
+            vec![r#"axis "a": pre-size times size of "a":(4611686018427387904)4 is beyond 2^63 - 1, over which XLA may end the process; both divide the size of the axis, 8"#.into()],
         ),
         (
             EIGHT,
             r#"[{"a":(2)4}, {"b"}], replicated={"a":(1)4}"#,
-            "?x?",
+            "8x8",
             vec![r#"axis "a": its parts "a":(1)4 and "a":(2)4 overlap; cut it into parts that do not"#.into()],
         ),
         (SINGLE, "[{}, {}]", "8x8", vec![ONE_DEVICE.into()]),
@@ -827,6 +840,18 @@ fn every_fault_of_a_sharding_is_told() {
     ] {
         assert_eq!(sharding_faults(mesh, body, of), expected, "{body}");
     }
+}
+
+#[test]
+fn a_dimension_of_unknown_size_is_not_split() {
+    assert_eq!(sharding_faults(FOO, "[{?}, {}]", "?x?"), NONE);
+    assert_eq!(
+        sharding_faults(FOO, r#"[{"a"}, {"c"}]"#, "8x?"),
+        [
+            "dimension 1: it is split and its size is not known before the run, over which XLA may \
+             end the process; give it a size"
+        ]
+    );
 }
 
 #[test]
@@ -897,6 +922,13 @@ fn an_operation_without_results_may_have_a_sharding_that_splits_nothing() {
     assert_eq!(per_value_faults(BAR, "<@mesh, []>", &[]), NONE);
     assert_eq!(
         per_value_faults(SINGLE, "<@mesh, [{}]>", &[]),
+        [
+            "the sharding: it is one on a single device, which has no dimensions and no replicated or \
+             unreduced axes; write []"
+        ]
+    );
+    assert_eq!(
+        per_value_faults(SINGLE, r#"<@mesh, [{"a"}]>"#, &[]),
         [
             "the sharding: it is one on a single device, which has no dimensions and no replicated or \
              unreduced axes; write []"

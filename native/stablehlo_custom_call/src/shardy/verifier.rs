@@ -286,7 +286,20 @@ impl Sharding {
                     ),
                 );
             }
-            Some(TensorShape::Ranked(_)) => {}
+            Some(TensorShape::Ranked(dimensions)) => {
+                let pairs = self.dimensions.iter().zip(dimensions).enumerate();
+                for (index, (sharding, size)) in pairs {
+                    if size.is_none() && !sharding.axes.is_empty() {
+                        faults.add(
+                            format_args!("{prefix}dimension {index}"),
+                            format_args!(
+                                "it is split and its size is not known before the run, over which XLA \
+                                 may end the process; give it a size"
+                            ),
+                        );
+                    }
+                }
+            }
         }
         self.check_axes(mesh, prefix, faults);
     }
@@ -522,7 +535,7 @@ fn check_sub_axis(
     }
     match sub_axis.next_pre_size() {
         None => wrong(format_args!(
-            "pre-size times size of {} is beyond 2^63 - 1, over which XLA ends the process; both \
+            "pre-size times size of {} is beyond 2^63 - 1, over which XLA may end the process; both \
              divide the size of the axis, {}",
             Short(used),
             axis.size
