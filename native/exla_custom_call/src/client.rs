@@ -262,6 +262,7 @@ fn compile(
     options: &CompileOptions,
     donate: &[usize],
 ) -> Result<pjrt_runtime::Executable, Error> {
+    module.check_partitioner(options.use_shardy_partitioner)?;
     let with_donors;
     let program = if donate.is_empty() {
         module.bytecode()

@@ -17,6 +17,7 @@ pub(crate) struct ModuleResource {
     bytecode: Vec<u8>,
     /// Printed while the MLIR was there, when that was cheap.
     text: Option<String>,
+    has_hlo_sharding: bool,
 }
 
 #[rustler::resource_impl]
@@ -32,6 +33,14 @@ impl ModuleResource {
         let module = self.parse()?;
         module.donate(parameters)?;
         Ok(module.to_bytecode())
+    }
+
+    /// The core's check of the partitioner that the module is to be compiled with.
+    pub(crate) fn check_partitioner(&self, shardy: bool) -> Result<(), Error> {
+        if shardy && self.has_hlo_sharding {
+            return Err(stablehlo_custom_call::Error::Partitioner.into());
+        }
+        Ok(())
     }
 
     fn parse(&self) -> Result<Module, Error> {
@@ -124,6 +133,7 @@ fn build<'a>(env: Env<'a>, context: Term, graph: Term) -> Built<'a> {
     let resource = ResourceArc::new(ModuleResource {
         bytecode: module.to_bytecode(),
         text: light.then(|| module.to_text()),
+        has_hlo_sharding: module.has_hlo_sharding(),
     });
     let bytecode = resource.make_binary(env, |module| module.bytecode());
     Ok(Ok((resource, bytecode, warnings(env, &module))))

@@ -86,6 +86,8 @@ impl CustomCall<'_> {
                 scope,
                 Subject {
                     target: self.call_target_name,
+                    is_configured: self.backend_config.is_some_and(|config| !config.is_empty())
+                        || !self.attributes.is_empty(),
                     operands,
                     results,
                 },

@@ -136,6 +136,9 @@ pub enum Error {
     #[error("donate: {problem}")]
     Donation { problem: String },
 
+    #[error("the module has mhlo.sharding, which Shardy does not read, and the CPU plugin of PJRT 0.115 ends the process over it; compile with the option shardy: false, or write sdy.sharding")]
+    Partitioner,
+
     /// A rule of StableHLO, of Shardy or of XLA that the custom call breaks, though MLIR reads it.
     #[error("{}", Sentence(.0))]
     Rule(Box<Rule>),
@@ -191,6 +194,7 @@ impl Error {
             | Self::RedefinedValue { .. }
             | Self::RegionsTooDeep { .. }
             | Self::Donation { .. }
+            | Self::Partitioner
             | Self::Operation { .. }
             | Self::Verification { .. } => ErrorKind::Graph,
         }
@@ -319,6 +323,7 @@ impl Error {
             Self::RedefinedValue { value } => format!("value {value} twice"),
             Self::RegionsTooDeep { limit } => format!("more than {limit} levels of regions"),
             Self::Donation { problem } => problem.clone(),
+            Self::Partitioner => "mhlo.sharding, and Shardy as the partitioner".into(),
             Self::Rule(rule) => rule.found.clone(),
             Self::Several(errors) => errors.first().map(Self::found).unwrap_or_default(),
             Self::InCall { error, .. } => error.found(),
@@ -355,6 +360,7 @@ impl Error {
             Self::RedefinedValue { .. } => "one definition a value".into(),
             Self::RegionsTooDeep { limit } => format!("at most {limit} levels of regions"),
             Self::Donation { .. } => "a parameter of the function main".into(),
+            Self::Partitioner => "sdy.sharding, or the option shardy: false".into(),
             Self::Rule(rule) => rule.expected.clone(),
             Self::Several(errors) => errors.first().map(Self::expected).unwrap_or_default(),
             Self::InCall { error, .. } => error.expected(),

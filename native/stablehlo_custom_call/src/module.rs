@@ -36,6 +36,7 @@ pub struct Module {
     raw: MlirModule,
     context: Context,
     size: Size,
+    has_hlo_sharding: bool,
     warnings: Vec<Warning>,
 }
 
@@ -98,9 +99,15 @@ impl Module {
             several_calls: several_custom_calls(graph),
             custom_calls: 0,
             function: "",
+            has_hlo_sharding: false,
             warnings: findings.warnings,
         };
-        let (module, size, warnings) = builder.module(graph)?;
+        let Finished {
+            module,
+            size,
+            has_hlo_sharding,
+            warnings,
+        } = builder.module(graph)?;
         inner.diagnostics.take();
         if !module.as_operation().verify() {
             return Err(Error::Verification {
@@ -113,6 +120,7 @@ impl Module {
             raw,
             context: context.clone(),
             size,
+            has_hlo_sharding,
             warnings,
         })
     }
@@ -148,8 +156,24 @@ impl Module {
             raw,
             context: context.clone(),
             size: Size::default(),
+            has_hlo_sharding: false,
             warnings: Vec::new(),
         })
+    }
+
+    /// Checks a module that was built here against the partitioner that it is to be compiled with.
+    ///
+    /// The CPU plugin of PJRT 0.115 ends the process where Shardy meets an `mhlo.sharding`.
+    pub fn check_partitioner(&self, shardy: bool) -> Result<(), Error> {
+        if shardy && self.has_hlo_sharding {
+            return Err(Error::Partitioner);
+        }
+        Ok(())
+    }
+
+    /// Whether anything in a module that was built here has an `mhlo.sharding`.
+    pub fn has_hlo_sharding(&self) -> bool {
+        self.has_hlo_sharding
     }
 
     /// How many operations a module that was built here holds, those in regions included.
@@ -284,6 +308,13 @@ impl Debug for Module {
     }
 }
 
+struct Finished<'c> {
+    module: melior::ir::Module<'c>,
+    size: Size,
+    has_hlo_sharding: bool,
+    warnings: Vec<Warning>,
+}
+
 struct Builder<'c, 's> {
     inner: &'c Inner,
     limits: crate::Limits,
@@ -299,6 +330,7 @@ struct Builder<'c, 's> {
     custom_calls: usize,
     /// The name of the function at hand.
     function: &'s str,
+    has_hlo_sharding: bool,
     warnings: Vec<Warning>,
 }
 
@@ -366,10 +398,7 @@ impl<'g> Values<'g> {
 }
 
 impl<'c, 's> Builder<'c, 's> {
-    fn module(
-        mut self,
-        graph: &'s Graph<'_>,
-    ) -> Result<(melior::ir::Module<'c>, Size, Vec<Warning>), Error> {
+    fn module(mut self, graph: &'s Graph<'_>) -> Result<Finished<'c>, Error> {
         let module = melior::ir::Module::new(self.location);
         for attribute in &graph.attributes {
             if matches!(attribute.name, b"sym_name" | b"sym_visibility") {
@@ -412,7 +441,12 @@ impl<'c, 's> Builder<'c, 's> {
         if self.scope.is_some() {
             rules::check_acyclic(&self.calls)?;
         }
-        Ok((module, self.size, self.warnings))
+        Ok(Finished {
+            module,
+            size: self.size,
+            has_hlo_sharding: self.has_hlo_sharding,
+            warnings: self.warnings,
+        })
     }
 
     fn mesh(
@@ -602,6 +636,7 @@ impl<'c, 's> Builder<'c, 's> {
         operands: &[&Type],
         results: &[Type],
     ) -> Result<Vec<Named<'c>>, Error> {
+        self.note(&call.mlir_attributes);
         let index = self.custom_calls;
         self.custom_calls += 1;
         let emitted = call
@@ -758,11 +793,19 @@ impl<'c, 's> Builder<'c, 's> {
         .ok_or_else(size_error)
     }
 
+    /// Notes what the choice of a partitioner depends on.
+    fn note(&mut self, attributes: &[NamedText<'_>]) {
+        self.has_hlo_sharding |= attributes
+            .iter()
+            .any(|given| given.name == b"mhlo.sharding");
+    }
+
     fn parse(
-        &self,
+        &mut self,
         field: &'static str,
         attributes: &[NamedText<'_>],
     ) -> Result<Vec<Named<'c>>, Error> {
+        self.note(attributes);
         attribute::parse_all(
             self.inner,
             &self.limits,

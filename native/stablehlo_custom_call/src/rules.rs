@@ -46,6 +46,8 @@ pub(crate) struct Scope<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Subject<'a> {
     pub target: &'a [u8],
+    /// Whether there are attributes or a backend_config.
+    pub is_configured: bool,
     pub operands: &'a [&'a Type],
     pub results: &'a [Type],
 }
@@ -183,7 +185,7 @@ pub(crate) fn check<'a>(
         findings,
     );
     if let Some(parsed) = find(b"result_tilings") {
-        layouts::check_tilings(parsed, findings);
+        layouts::check_tilings(subject, parsed, findings);
     }
     aliases::check(subject, find(b"output_operand_aliases"), complete, findings);
     if let Some(parsed) = find(b"mhlo.literal") {

@@ -81,6 +81,10 @@ enum Refusal {
     LongNumber,
     LongWord,
     ManyDimensions,
+    /// A type that this MLIR does not have yet.
+    NewFloat,
+    /// Its bytes are elsewhere in a module's text, where nobody can put them.
+    Resource,
     /// What belongs to a dialect, and why it does not stand here.
     Dialect(String),
 }
@@ -102,6 +106,11 @@ impl Refusal {
             Self::WideInteger => "an integer type has at most 128 bits",
             Self::LongNumber => "a number has at most 1024 digits",
             Self::LongWord => "a word has at most 1024 characters",
+            Self::NewFloat => {
+                "of the 8-bit floats there are f8E5M2, f8E4M3FN, f8E5M2FNUZ, f8E4M3FNUZ and \
+                 f8E4M3B11FNUZ here, and no smaller ones"
+            }
+            Self::Resource => "a resource has no bytes here; write the elements as dense",
             Self::ManyDimensions => "there are more than 1024 dimensions",
         };
         message.into()
@@ -294,6 +303,8 @@ impl<'a> Scan<'a> {
             }
             b"mod" | b"floordiv" | b"ceildiv" => self.operator(start)?,
             b"true" | b"false" => self.element(start),
+            b"dense_resource" if is_builtin && opens => return Err((start, Refusal::Resource)),
+            _ if is_new_float(word) => return Err((start, Refusal::NewFloat)),
             b"sparse" if is_builtin && opens => return Err((start, Refusal::Sparse)),
             b"dense" if is_builtin && opens => {
                 self.at = bracket;
@@ -406,6 +417,18 @@ impl<'a> Scan<'a> {
         }
         rest[..end].windows(8).any(|window| window == b"complex<")
     }
+}
+
+/// Types that newer MLIR has; after the dimensions of a tensor, too.
+fn is_new_float(word: &[u8]) -> bool {
+    let word = match word.iter().rposition(|&byte| byte == b'x') {
+        Some(at) if word[0] == b'x' => &word[at + 1..],
+        _ => word,
+    };
+    matches!(
+        word,
+        b"f8E3M4" | b"f8E4M3" | b"f8E8M0FNU" | b"f6E2M3FN" | b"f6E3M2FN" | b"f4E2M1FN"
+    )
 }
 
 fn is_wide_integer(word: &[u8]) -> bool {

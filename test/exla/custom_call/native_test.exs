@@ -7,7 +7,8 @@ defmodule EXLA.CustomCall.NativeTest do
   @nesting 64
 
   defp with_text(text) do
-    spec = %Spec{call_target_name: "k", attributes: [{"a", text}]}
+    # On the operation, where any attribute of MLIR's own may stand.
+    spec = %Spec{call_target_name: "k", mlir_attributes: [{"a", text}]}
     Value.custom_call([], spec, [])
   end
 
@@ -28,7 +29,10 @@ defmodule EXLA.CustomCall.NativeTest do
         }
 
         [effect] = Value.custom_call([], spec, [])
-        module = Module.build!([], [], effects: [effect], name: "module #{hd(chunk)}", warnings: :ignore)
+
+        module =
+          Module.build!([], [], effects: [effect], name: "module #{hd(chunk)}", warnings: :ignore)
+
         [call] = Module.custom_calls(module)
         assert length(call.attributes) == 1_000
         assert {:error, _} = Module.build([], [], effects: with_text("nonsense #{hd(chunk)}"))
@@ -54,7 +58,9 @@ defmodule EXLA.CustomCall.NativeTest do
 
     # Given a context, a module is built on a dirty scheduler.
     for text <- texts, context <- [nil, Context.new!()] do
-      assert {:ok, module} = Module.build([], [], effects: with_text(text), context: context, warnings: :ignore)
+      assert {:ok, module} =
+               Module.build([], [], effects: with_text(text), context: context, warnings: :ignore)
+
       assert is_binary(to_string(module))
       assert [_] = Module.custom_calls(module)
 

@@ -25,6 +25,9 @@ struct Single {
     subgroups: usize,
     /// The devices, where they are listed one by one.
     devices: Vec<i64>,
+    /// PJRT 0.106 refuses a grid of another size than the devices that are counted up for it, and 0.115
+    /// drops it.
+    contradicts: bool,
 }
 
 pub(super) fn check(subject: Subject<'_>, parsed: &Parsed<'_, '_>, findings: &mut Findings) {
@@ -100,6 +103,12 @@ fn mismatch(sharding: &Single, r#type: &Type, index: usize) -> Option<(String, S
             "only tensors can be split".into(),
         ));
     };
+    if sharding.contradicts {
+        return Some((
+            "its grid has another size than the list of devices after <=".into(),
+            "both have as many devices".into(),
+        ));
+    }
     let split = tiles.len().saturating_sub(sharding.subgroups);
     if split != dimensions.len() {
         return Some((
@@ -220,9 +229,7 @@ impl<'a> Reader<'a> {
         let count = product(&tiles)?;
         if self.take(b"<=").is_some() {
             let shape = self.integers(b"[", b"]")?;
-            if product(&shape)? != count {
-                return None;
-            }
+            single.contradicts = product(&shape)? != count;
             if self.take(b"T").is_some() {
                 let mut order = self.integers(b"(", b")")?;
                 order.sort_unstable();
@@ -339,6 +346,7 @@ mod tests {
             tiles: Some(tiles.to_vec()),
             subgroups,
             devices: devices.to_vec(),
+            contradicts: false,
         }
     }
 

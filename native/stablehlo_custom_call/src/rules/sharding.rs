@@ -20,9 +20,18 @@ pub(crate) fn check_operation(
     findings: &mut Findings,
 ) {
     let read = || Attribute::parse(given.text.trim_ascii());
-    let mut wrong = |expected: &str| {
-        findings.fault(field, given, &[], "it is another attribute", expected);
-    };
+    if given.name.starts_with(b"sdy.") {
+        if let Ok(attribute) = read() {
+            for advice in attribute.portability() {
+                findings.warnings.push(Warning {
+                    field,
+                    name: given.name.into(),
+                    found: format!("{}: {}", advice.place, advice.message),
+                    instead: "write it in a way that both read, or use a newer plugin".into(),
+                });
+            }
+        }
+    }
     match given.name {
         b"sdy.sharding_rule" => match read() {
             Ok(Attribute::ShardingRule(rule)) => {
@@ -42,28 +51,32 @@ pub(crate) fn check_operation(
                     }
                 }
             }
-            _ => wrong("it is #sdy.op_sharding_rule<...>"),
+            _ => wrong(findings, field, given, "it is #sdy.op_sharding_rule<...>"),
         },
         b"sdy.sharding" => match read() {
             Ok(Attribute::ShardingPerValue(shardings)) => {
                 let results: Vec<_> = results.iter().map(shape).collect();
                 push(field, given, shardings.verify(Role::Result, &results, meshes), findings);
             }
-            _ => wrong(
+            _ => wrong(findings, field, given,
                 "on an operation it is #sdy.sharding_per_value<[...]>, with a sharding for each result",
             ),
         },
         b"sdy.propagation_edges" => {
             if !matches!(read(), Ok(Attribute::PropagationEdges(_))) {
-                wrong("it is #sdy.propagation_edges<...>");
+                wrong(findings, field, given, "it is #sdy.propagation_edges<...>");
             }
         }
         // Shardy writes them itself, while it works.
         b"sdy.result_propagation_edges" | b"sdy.block_arg_propagation_edges" => {
-            wrong("Shardy writes it itself; leave it out");
+            wrong(findings, field, given, "Shardy writes it itself; leave it out");
         }
         _ => {}
     }
+}
+
+fn wrong(findings: &mut Findings, field: &'static str, given: &NamedText<'_>, expected: &str) {
+    findings.fault(field, given, &[], "it is another attribute", expected);
 }
 
 /// Checks `sdy.sharding` of a function's parameter or result.

@@ -24,7 +24,16 @@ const XLAS_OWN: [&str; 10] = [
 ];
 
 /// The beginnings of more such names.
-const XLAS_OWN_BEGINNINGS: [&str; 3] = ["__onednn$", "__xla_internal_", "xla.sdy."];
+///
+/// Those of operations stand for the operations, which XLA makes of them where it partitions.
+const XLAS_OWN_BEGINNINGS: [&str; 6] = [
+    "__onednn$",
+    "__xla_internal_",
+    "chlo.",
+    "mhlo.",
+    "stablehlo.",
+    "xla.sdy.",
+];
 
 /// Custom calls of one operand and one result that XLA's compiler replaces by something else, or takes
 /// away.
@@ -58,6 +67,7 @@ pub(super) fn check(subject: Subject<'_>, findings: &mut Findings) {
             "XLA keeps such names for itself; choose another",
         );
     }
+    check_empty(subject, findings);
     if is_xlas_own(target) {
         findings.field(
             TARGET,
@@ -67,10 +77,13 @@ pub(super) fn check(subject: Subject<'_>, findings: &mut Findings) {
         );
     }
     if REPLACED.iter().any(|name| name.as_bytes() == target) {
-        if matches!(
-            (subject.operands, subject.results),
-            ([Type::Tensor { .. }], [Type::Tensor { .. }])
-        ) {
+        let fits = match (subject.operands, subject.results) {
+            ([operand @ Type::Tensor { .. }], [result @ Type::Tensor { .. }]) => {
+                *operand == result || target.starts_with(b"SPMD")
+            }
+            _ => false,
+        };
+        if fits && !subject.is_configured {
             findings.warnings.push(Warning {
                 field: TARGET,
                 name: target.into(),
@@ -83,7 +96,7 @@ pub(super) fn check(subject: Subject<'_>, findings: &mut Findings) {
                 subject,
                 findings,
                 target,
-                "one tensor operand and one tensor result",
+                "one tensor operand, one tensor result of its type, and no attributes",
             );
         }
     }
@@ -124,6 +137,37 @@ fn buffer(
 ) {
     if !fits(subject.operands, subject.results) {
         shapes(subject, findings, target, takes);
+    }
+}
+
+/// XLA counts through the dimensions before one of size 0, at some 10 million steps a second.
+const MOST_STEPS: u64 = 1 << 24;
+
+/// Tensors of no elements that take XLA for ever.
+fn check_empty(subject: Subject<'_>, findings: &mut Findings) {
+    let operands = subject
+        .operands
+        .iter()
+        .map(|t| ("operands", *t))
+        .enumerate();
+    let results = subject.results.iter().map(|t| ("results", t)).enumerate();
+    for (index, (field, r#type)) in operands.chain(results) {
+        let dimensions = r#type.dimensions().unwrap_or_default();
+        let Some(zero) = dimensions.iter().position(|&dimension| dimension == 0) else {
+            continue;
+        };
+        let steps = dimensions[..zero]
+            .iter()
+            .fold(1u64, |steps, d| steps.saturating_mul(d.unsigned_abs()));
+        if steps > MOST_STEPS {
+            findings.field(
+                field,
+                None,
+                format!("number {index} is a {type}, which has no element"),
+                "XLA counts through the dimensions before the one of size 0, and takes for ever; give \
+                 it smaller ones",
+            );
+        }
     }
 }
 
