@@ -116,8 +116,10 @@ pub(crate) fn in_callback() -> bool {
 pub(crate) fn guarded(work: impl FnOnce()) {
     DEPTH.with(|depth| depth.set(depth.get() + 1));
     if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
-        // A panic's value may panic when it is dropped.
-        std::mem::forget(panic);
+        // A panic's value may panic when it is dropped; what that panic has is not dropped.
+        if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
+            std::mem::forget(again);
+        }
     }
     DEPTH.with(|depth| depth.set(depth.get() - 1));
 }

@@ -85,10 +85,17 @@ fn panic_message(payload: Box<dyn Any + Send>) -> String {
     match payload.downcast::<&'static str>() {
         Ok(message) => message.to_string(),
         Err(payload) => {
-            // Dropping a value of unknown type could panic again, outside of what catches panics.
-            mem::forget(payload);
+            discard(payload);
             "with a value that is not text".to_string()
         }
+    }
+}
+
+/// Drops what a panic carried, without panicking. That drop may panic in turn; what this one carries is
+/// not dropped.
+pub(crate) fn discard(payload: Box<dyn Any + Send>) {
+    if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+        mem::forget(again);
     }
 }
 

@@ -1,8 +1,9 @@
+use crate::call::discard;
 use crate::{sys, Error, Result};
 use std::any::type_name;
 use std::ffi::{c_char, c_int, c_void, CStr};
 use std::marker::PhantomData;
-use std::mem::{self, offset_of};
+use std::mem::offset_of;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::ptr;
 
@@ -148,8 +149,7 @@ unsafe extern "C" fn delete<S>(object: *mut c_void) {
         drop(unsafe { Box::from_raw(object.cast::<S>()) });
     }));
     if let Err(payload) = outcome {
-        // Dropping it could panic again.
-        mem::forget(payload);
+        discard(payload);
     }
 }
 

@@ -310,7 +310,7 @@ impl Frame {
         alter(&mut frame);
         // SAFETY: all that the frame points to is in `self`, `arena` and `api`, which outlive the call.
         let error = unsafe { handler(&mut frame) };
-        // SAFETY: an error can only come from `create_error`.
+        // SAFETY: an error can only come from `raise`.
         unsafe { take_error(error) }
     }
 }
@@ -495,17 +495,28 @@ unsafe extern "C" fn get_user_data(args: *mut sys::ContextGetArgs) -> *mut sys::
     }
 }
 
+/// An error as this module's table hands it out, with its text as C wants it.
+struct Raised {
+    error: Error,
+    text: CString,
+}
+
+/// For [`take_error`].
+fn raise(error: Error) -> *mut sys::Error {
+    let text = CString::new(error.message().replace('\0', "\\0")).unwrap_or_default();
+    Box::into_raw(Box::new(Raised { error, text })).cast()
+}
+
 fn error(message: &str) -> *mut sys::Error {
-    Box::into_raw(Box::new(Error::internal(message))).cast()
+    raise(Error::internal(message))
 }
 
 unsafe extern "C" fn error_message(args: *mut sys::ErrorMessageArgs) {
-    // SAFETY: called with an error of this module's. The text is leaked, as a test can afford.
+    // SAFETY: called with an error of this module's, which keeps its text.
     unsafe {
-        let error = &*(*args).error.cast::<Error>();
-        (*args).message = CString::new(error.message().replace('\0', "\\0"))
-            .map_or(ptr::null(), |text| text.into_raw().cast_const());
-        (*args).code = error.code() as c_int;
+        let raised = &*(*args).error.cast::<Raised>();
+        (*args).message = raised.text.as_ptr();
+        (*args).code = raised.error.code() as c_int;
     }
 }
 
@@ -583,18 +594,18 @@ unsafe extern "C" fn create_error(args: *mut sys::ErrorCreateArgs) -> *mut sys::
     // SAFETY: called by `run`, with arguments for XLA's function of this purpose.
     let (message, code) = unsafe { (CStr::from_ptr((*args).message), (*args).code) };
     let code = Code::from_raw(code).unwrap_or(Code::Unknown);
-    Box::into_raw(Box::new(Error::new(code, message.to_string_lossy()))).cast()
+    raise(Error::new(code, message.to_string_lossy()))
 }
 
 /// # Safety
 ///
-/// The error is null or from [`create_error`], and used here only.
+/// The error is null or from [`raise`], and used here only.
 pub(crate) unsafe fn take_error(error: *mut sys::Error) -> Result<()> {
     if error.is_null() {
         Ok(())
     } else {
-        // SAFETY: `create_error` made a box of it.
-        Err(*unsafe { Box::from_raw(error.cast::<Error>()) })
+        // SAFETY: `raise` made a box of it.
+        Err(unsafe { Box::from_raw(error.cast::<Raised>()) }.error)
     }
 }
 

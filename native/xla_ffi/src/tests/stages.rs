@@ -2,10 +2,14 @@
 
 use super::*;
 use crate::testing::Executable;
-use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
+use std::cell::Cell;
 
-static MADE: AtomicI64 = AtomicI64::new(0);
-static DROPPED: AtomicI64 = AtomicI64::new(0);
+thread_local! {
+    // A test each: others make states at the same time.
+    static MADE: Cell<i64> = const { Cell::new(0) };
+    static DROPPED: Cell<i64> = const { Cell::new(0) };
+}
+
 static LOG: std::sync::Mutex<Vec<String>> = std::sync::Mutex::new(Vec::new());
 
 struct Counted(Vec<i64>);
@@ -14,14 +18,14 @@ impl Counted {
     fn parse(text: &str) -> Result<Self> {
         let numbers = text.split(' ').map(str::parse).collect::<Result<_, _>>();
         let numbers = numbers.map_err(|error| Error::invalid_argument(format!("{error}")))?;
-        MADE.fetch_add(1, SeqCst);
+        MADE.set(MADE.get() + 1);
         Ok(Self(numbers))
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        DROPPED.fetch_add(1, SeqCst);
+        DROPPED.set(DROPPED.get() + 1);
     }
 }
 
@@ -83,10 +87,10 @@ fn a_state_is_made_once_and_dropped_once() {
         executable.run(&mut frame).unwrap();
         assert_eq!(frame.values::<i64>(0), [6]);
     }
-    assert_eq!((MADE.load(SeqCst), DROPPED.load(SeqCst)), (1, 0));
+    assert_eq!((MADE.get(), DROPPED.get()), (1, 0));
     assert_eq!(format!("{executable:?}"), "Executable { has_state: true }");
     drop(executable);
-    assert_eq!((MADE.load(SeqCst), DROPPED.load(SeqCst)), (1, 1));
+    assert_eq!((MADE.get(), DROPPED.get()), (1, 1));
 
     let error = |numbers: &str| {
         let frame = Frame::new().attribute("numbers", numbers);
@@ -102,7 +106,7 @@ fn a_state_is_made_once_and_dropped_once() {
             .to_string(),
         "attribute \"number\": unexpected, the handler takes \"numbers\""
     );
-    assert_eq!((MADE.load(SeqCst), DROPPED.load(SeqCst)), (1, 1));
+    assert_eq!((MADE.get(), DROPPED.get()), (1, 1));
 }
 
 #[test]
@@ -195,14 +199,21 @@ fn versions_without_states() {
 #[test]
 fn each_version_gets_its_layout() {
     unsafe extern "C" fn small(args: *mut std::ffi::c_void) -> *mut sys::Error {
-        // SAFETY: both layouts begin with their size.
-        assert_eq!(unsafe { *args.cast::<usize>() }, 40);
+        // SAFETY: both layouts begin with their size, and the state is the handler's, which is given away.
+        unsafe {
+            assert_eq!(*args.cast::<usize>(), 40);
+            drop(Box::from_raw(
+                (*args.cast::<sys::OldStateArgs>()).state.cast::<Counted>(),
+            ));
+        }
         ptr::null_mut()
     }
     unsafe extern "C" fn large(args: *mut std::ffi::c_void) -> *mut sys::Error {
         // SAFETY: as above, and this one has the stage.
         let args = unsafe { *args.cast::<sys::StateArgs>() };
         assert_eq!((args.struct_size, args.stage), (48, 0));
+        // SAFETY: as above.
+        drop(unsafe { Box::from_raw(args.state.cast::<Counted>()) });
         ptr::null_mut()
     }
     with_version(2, |api| api.state_set = Some(small)).unwrap();
