@@ -37,6 +37,14 @@ defmodule Fuzz.Outcome do
     error in Error ->
       judge({:error, error}, opts)
 
+    # What the NIF's decoders of maps, tuples and variants raise.
+    error in ErlangError ->
+      if opts[:bare] && (is_binary(error.original) or error.original == :invalid_variant) do
+        :refused
+      else
+        unexpected({ErlangError, frame(__STACKTRACE__)}, :error, error, __STACKTRACE__)
+      end
+
     error ->
       unexpected({error.__struct__, frame(__STACKTRACE__)}, :error, error, __STACKTRACE__)
   catch

@@ -338,7 +338,9 @@ defmodule EXLA.CustomCall.Attribute do
 
   defp check_used!(sizes, operands, results) do
     used =
-      for value <- list!(operands) ++ list!(results), dimension <- list!(value), do: dimension
+      for value <- list!(operands) ++ list!(results),
+          dimension <- list!(value),
+          do: dimension |> List.wrap() |> list!()
 
     used = List.flatten(used)
 

@@ -19,7 +19,7 @@ defmodule EXLA.CustomCall.Typespec do
   A shape is a tuple of dimensions, each 0 or more; `{}` is a scalar.
   """
 
-  alias EXLA.CustomCall.Error
+  alias EXLA.CustomCall.{Error, SpecTerms}
 
   @enforce_keys [:type, :shape]
   defstruct [:type, :shape]
@@ -146,7 +146,7 @@ defmodule EXLA.CustomCall.Typespec do
   @spec byte_size(t()) :: non_neg_integer()
   def byte_size(%__MODULE__{type: :token}), do: 0
 
-  def byte_size(%__MODULE__{type: type, shape: shape}) do
+  def byte_size(%__MODULE__{type: type, shape: shape}) when is_tuple(shape) do
     Tuple.product(shape) * element_size(type)
   end
 
@@ -163,7 +163,7 @@ defmodule EXLA.CustomCall.Typespec do
   @spec to_text(t()) :: String.t()
   def to_text(%__MODULE__{type: :token}), do: "!stablehlo.token"
 
-  def to_text(%__MODULE__{type: type, shape: shape}) do
+  def to_text(%__MODULE__{type: type, shape: shape}) when is_tuple(shape) do
     dimensions = shape |> Tuple.to_list() |> Enum.map_join(&"#{&1}x")
     "tensor<#{dimensions}#{element_text(type)}>"
   end
@@ -190,6 +190,18 @@ defmodule EXLA.CustomCall.Typespec do
   # A type that this package does not emit stays the text that MLIR prints.
   def from_native({:other, text}), do: text
 
+  @doc false
+  # Whether a term is a type of this package's as the NIF has it.
+  def native?(:token), do: true
+
+  def native?({element, dimensions}) do
+    is_integer(element) and element in 0..unquote(length(@types) - 1) and
+      SpecTerms.proper_list?(dimensions) and
+      Enum.all?(dimensions, &(is_integer(&1) and &1 >= 0))
+  end
+
+  def native?(_other), do: false
+
   for {{type, _, _, _}, index} <- Enum.with_index(@types) do
     defp element(unquote(Macro.escape(type))), do: unquote(index)
   end
@@ -198,12 +210,17 @@ defmodule EXLA.CustomCall.Typespec do
     defp element_size(unquote(Macro.escape(type))), do: unquote(size)
   end
 
+  # In a struct that was not made by `tensor/2`.
+  defp element_size(other), do: other |> cast_type() |> Error.unwrap!() |> element_size()
+
   @doc false
   def element_text(type)
 
   for {type, _, text, _} <- @types do
     def element_text(unquote(Macro.escape(type))), do: unquote(text)
   end
+
+  def element_text(other), do: other |> cast_type() |> Error.unwrap!() |> element_text()
 
   @doc false
   def short_name(:token), do: "token"
