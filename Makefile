@@ -19,7 +19,7 @@ export TABLEGEN_190_PREFIX := $(EXLA_CUSTOM_CALL_LLVM_PREFIX)
 export LIBCLANG_PATH ?= $(EXLA_CUSTOM_CALL_LLVM_PREFIX)/lib
 endif
 
-.PHONY: help setup build plugin test test-plugins demo soak soak-short lint ci clean
+.PHONY: help setup build plugin test test-plugins demo soak soak-short fuzz fuzz-short lint ci clean
 
 help: ## Prints this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,6 +57,13 @@ soak-short: plugin ## The same for about half a minute
 	@mix run bench/soak.exs --runs $${RUNS:-24000} --compilations $${COMPILATIONS:-480} --growth-mib $${GROWTH_MIB:-64}
 	@SOAK_RUNS=$${RUNS:-10000} SOAK_COMPILATIONS=$${COMPILATIONS:-100} \
 	cargo test --package pjrt_runtime --locked soak -- --ignored --nocapture
+
+# SECONDS is Make's here: Bash's own variable of that name counts.
+fuzz: plugin ## Gives every way into the package what it should not get (SECONDS, TARGET, SEED), 10 minutes by default
+	@mix run --no-start fuzz/fuzz.exs --shrink --seconds $(or $(SECONDS),600) $(if $(TARGET),--target $(TARGET)) $(if $(SEED),--seed $(SEED))
+
+fuzz-short: plugin ## The same for about 40 seconds, each time the same inputs
+	@mix run --no-start fuzz/fuzz.exs --seconds 40 --seed 1
 
 lint: build ## Checks formats, warnings and types, in Rust and Elixir
 	@scripts/lint.sh

@@ -59,6 +59,8 @@ defmodule Fuzz.Targets.Builders do
     {Typespec, :cast, [%{type: {:f, 32}, shape: {2, 1}}]},
     {Typespec, :byte_size, [%{type: {:bf, 16}, shape: {2, 3}}]},
     {Typespec, :to_text, [%{type: {:bf, 16}, shape: {2, 3}}]},
+    {Typespec, :byte_size, [{:"$", {:typespec, {:bf, 16}, {2, 3}}}]},
+    {Typespec, :to_text, [{:"$", {:typespec, :f32, {2, 3}}}]},
     {Context, :new, [[max_nesting: 10, max_text_bytes: 100]]},
     {Context, :new!, [[max_nesting: 64]]},
     {Value, :parameter, [%{type: {:f, 32}, shape: {2}}, [attributes: [{"sdy.sharding", "1"}]]]},
@@ -122,6 +124,11 @@ defmodule Fuzz.Targets.Builders do
   defp swap(%{type: _, shape: _}), do: Gen.pick(@typespecs)
   defp swap(type) when type in @types, do: Gen.pick(@types)
   defp swap(list) when is_list(list), do: if(Gen.chance(50), do: Enum.reverse(list), else: list)
+
+  defp swap({:"$", {:typespec, type, shape}}) do
+    {:"$", {:typespec, Gen.mutate_term(type), Gen.mutate_term(shape)}}
+  end
+
   defp swap(other), do: if(Gen.chance(50), do: Gen.term(1), else: other)
 
   def setup(_env) do
@@ -145,6 +152,10 @@ defmodule Fuzz.Targets.Builders do
   defp names({:"$", {:spec, fields}}, state) when is_map(fields) do
     fields = for {key, value} <- fields, is_atom(key), do: {key, names(value, state)}
     struct(Spec, fields)
+  end
+
+  defp names({:"$", {:typespec, type, shape}}, _state) do
+    %Typespec{type: type, shape: shape}
   end
 
   defp names([head | tail], state), do: [names(head, state) | names(tail, state)]

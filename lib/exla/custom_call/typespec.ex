@@ -144,13 +144,12 @@ defmodule EXLA.CustomCall.Typespec do
       12
   """
   @spec byte_size(t()) :: non_neg_integer()
-  def byte_size(%__MODULE__{type: :token}), do: 0
-
-  def byte_size(%__MODULE__{type: type, shape: shape}) when is_tuple(shape) do
-    Tuple.product(shape) * element_size(type)
-  end
-
+  def byte_size(%__MODULE__{} = typespec), do: typespec |> from() |> bytes()
   def byte_size(other), do: not_a_typespec!(other)
+
+  # Of one that was cast.
+  defp bytes(%{type: :token}), do: 0
+  defp bytes(%{type: type, shape: shape}), do: Tuple.product(shape) * element_size(type)
 
   @doc """
   The typespec as StableHLO writes it.
@@ -161,11 +160,15 @@ defmodule EXLA.CustomCall.Typespec do
       "tensor<2x3xui16>"
   """
   @spec to_text(t()) :: String.t()
-  def to_text(%__MODULE__{type: :token}), do: "!stablehlo.token"
+  def to_text(%__MODULE__{} = typespec) do
+    case from(typespec) do
+      %{type: :token} ->
+        "!stablehlo.token"
 
-  def to_text(%__MODULE__{type: type, shape: shape}) when is_tuple(shape) do
-    dimensions = shape |> Tuple.to_list() |> Enum.map_join(&"#{&1}x")
-    "tensor<#{dimensions}#{element_text(type)}>"
+      %{type: type, shape: shape} ->
+        dimensions = shape |> Tuple.to_list() |> Enum.map_join(&"#{&1}x")
+        "tensor<#{dimensions}#{element_text(type)}>"
+    end
   end
 
   def to_text(other), do: not_a_typespec!(other)
@@ -210,17 +213,12 @@ defmodule EXLA.CustomCall.Typespec do
     defp element_size(unquote(Macro.escape(type))), do: unquote(size)
   end
 
-  # In a struct that was not made by `tensor/2`.
-  defp element_size(other), do: other |> cast_type() |> Error.unwrap!() |> element_size()
-
   @doc false
   def element_text(type)
 
   for {type, _, text, _} <- @types do
     def element_text(unquote(Macro.escape(type))), do: unquote(text)
   end
-
-  def element_text(other), do: other |> cast_type() |> Error.unwrap!() |> element_text()
 
   @doc false
   def short_name(:token), do: "token"
@@ -258,7 +256,7 @@ defmodule EXLA.CustomCall.Typespec do
   # Checks the bytes of an input: their number, and that each is an element of the type. Only types of
   # less than a byte have bytes that they cannot hold.
   def check_binary(%__MODULE__{type: type} = typespec, binary) do
-    expected = __MODULE__.byte_size(typespec)
+    expected = bytes(typespec)
 
     cond do
       Kernel.byte_size(binary) != expected ->
