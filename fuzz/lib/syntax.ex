@@ -183,8 +183,21 @@ defmodule Fuzz.Syntax do
     do: "[#{commas(fn -> elements(if(Gen.chance(90), do: depth - 1, else: 0)) end)}]"
 
   defp array do
-    values = commas(fn -> Gen.pick([&number/0, fn -> Gen.pick({"true", "false"}) end]).() end)
-    Gen.pick({"array<#{element()}: #{values}>", "array<#{element()}>", "array<#{values}>"})
+    element =
+      if Gen.chance(70),
+        do: Gen.pick(~w(i1 i8 i16 i32 i64 si32 ui8 f16 bf16 f32 f64)),
+        else: element()
+
+    value =
+      Gen.pick([
+        &number/0,
+        fn -> Integer.to_string(Gen.int(-9, 99)) end,
+        fn -> "1.5" end,
+        fn -> Gen.pick({"true", "false"}) end
+      ])
+
+    values = commas(if(Gen.chance(80), do: value, else: &number/0))
+    Gen.pick({"array<#{element}: #{values}>", "array<#{element}>", "array<#{values}>"})
   end
 
   def affine do

@@ -17,7 +17,7 @@ defmodule Fuzz.Targets.Runtime do
     Runner
   }
 
-  alias EXLA.CustomCall.{Plugin, Telemetry}
+  alias EXLA.CustomCall.{Module, Native, Plugin, ProcessHandler, Runner, Spec, Telemetry, Value}
 
   @f32x4 %{type: {:f, 32}, shape: {4}}
   @four :binary.copy(<<0, 0, 128, 63>>, 4)
@@ -98,7 +98,7 @@ defmodule Fuzz.Targets.Runtime do
   ]
 
   def generate do
-    if Gen.chance(4), do: race(), else: call()
+    Gen.weighted([{94, &call/0}, {4, &race/0}, {2, &answer/0}])
   end
 
   defp call do
@@ -132,13 +132,57 @@ defmodule Fuzz.Targets.Runtime do
      )}
   end
 
+  # What an Elixir handler answers: as its function, by `reply/2`, or past both.
+  defp answer do
+    good = Gen.pick([[@four], {:ok, [@four]}, {:error, "no"}])
+
+    {:answer, Gen.pick([:function, :reply, :native]),
+     Gen.pick([good, Gen.mutate_term(good), Gen.term(2)])}
+  end
+
   def setup(env) do
     Library.load_builtin!(env.client)
+    {:ok, box} = Agent.start(fn -> nil end)
+    :ok = Library.register(env.client, "fuzz.function", fn _call -> Agent.get(box, & &1) end)
+    replies = spawn(fn -> replies(box) end)
+    :ok = Library.register(env.client, "fuzz.reply", replies)
 
     %{
       qr: %{__struct__: Nx.Block.LinAlg.QR},
-      donating: Client.compile!(env.client, env.module, donate: [0, 1])
+      donating: Client.compile!(env.client, env.module, donate: [0, 1]),
+      box: box,
+      function: Client.compile!(env.client, one_call("fuzz.function")),
+      reply: Client.compile!(env.client, one_call("fuzz.reply"))
     }
+  end
+
+  defp one_call(target) do
+    x = Value.parameter(Env.type())
+    Module.build!([x], Value.custom_call([x], %Spec{call_target_name: target}, [Env.type()]))
+  end
+
+  defp replies(box) do
+    receive do
+      {:custom_call, responder, _, _, _} = message ->
+        case Agent.get(box, & &1) do
+          {:reply, answer} -> ProcessHandler.reply(message, answer)
+          {:native, answer} -> Native.process_handler_answer(responder, answer)
+        end
+
+        replies(box)
+    end
+  end
+
+  # Whatever was answered, the run ends, and not by the time-out.
+  def try({:answer, how, term}, env, state) do
+    term = Env.resolve(term, env)
+    Agent.update(state.box, fn _ -> if(how == :function, do: term, else: {how, term}) end)
+    executable = if how == :function, do: state.function, else: state.reply
+
+    case Executable.run(executable, [@four], results: :binary) do
+      {:error, %{code: :deadline_exceeded}} -> {:violated, "the answer did not arrive"}
+      answer -> answer
+    end
   end
 
   def try({:race, scripts}, env, state) do

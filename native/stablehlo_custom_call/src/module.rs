@@ -22,7 +22,7 @@ use mlir_sys::{
 };
 use std::{
     borrow::Cow,
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     fmt::{self, Debug, Formatter},
     mem,
 };
@@ -246,28 +246,16 @@ struct Builder<'c> {
     size: Size,
 }
 
-/// The values of one function by number.
+/// The values of one function by number. A map, for the numbers are the caller's: a few operations
+/// whose numbers are far apart take no more memory than others.
 #[derive(Default)]
 struct Values {
-    slots: Vec<Option<MlirValue>>,
+    defined: HashMap<ValueId, MlirValue>,
 }
-
-/// A value number above this, or a gap this wide, is a mistake of the caller's, not a program.
-const WIDEST_GAP: usize = 1 << 20;
 
 impl Values {
     fn define(&mut self, id: ValueId, value: MlirValue) -> Result<(), Error> {
-        let index = id as usize;
-        if index >= self.slots.len() {
-            if index - self.slots.len() > WIDEST_GAP {
-                return Err(Error::UndefinedValue {
-                    place: "value numbers leave a gap".into(),
-                    value: id,
-                });
-            }
-            self.slots.resize(index + 1, None);
-        }
-        match self.slots[index].replace(value) {
+        match self.defined.insert(id, value) {
             None => Ok(()),
             Some(_) => Err(Error::RedefinedValue { value: id }),
         }
@@ -279,13 +267,13 @@ impl Values {
         place: impl Fn() -> String,
     ) -> Result<Vec<Value<'c, 'a>>, Error> {
         ids.iter()
-            .map(|&id| match self.slots.get(id as usize) {
-                // SAFETY: a slot holds a value whose block is being built and lives at least until
-                // the function is finished: `end_region` empties the slots of a finished region.
-                Some(Some(raw)) => Ok(unsafe { Value::from_raw(*raw) }),
-                _ => Err(Error::UndefinedValue {
+            .map(|id| match self.defined.get(id) {
+                // SAFETY: what is here is a value whose block is being built and lives at least until
+                // the function is finished: `end_region` forgets those of a finished region.
+                Some(raw) => Ok(unsafe { Value::from_raw(*raw) }),
+                None => Err(Error::UndefinedValue {
                     place: place(),
-                    value: id,
+                    value: *id,
                 }),
             })
             .collect()
@@ -293,10 +281,8 @@ impl Values {
 
     /// Forgets what a region defined, so that nothing outside it can name it.
     fn end_region(&mut self, defined: &[ValueId]) {
-        for &id in defined {
-            if let Some(slot) = self.slots.get_mut(id as usize) {
-                *slot = None;
-            }
+        for id in defined {
+            self.defined.remove(id);
         }
     }
 }
