@@ -19,7 +19,7 @@ export TABLEGEN_190_PREFIX := $(EXLA_CUSTOM_CALL_LLVM_PREFIX)
 export LIBCLANG_PATH ?= $(EXLA_CUSTOM_CALL_LLVM_PREFIX)/lib
 endif
 
-.PHONY: help setup build plugin test test-plugins demo soak soak-short memory memory-short lint ci clean
+.PHONY: help setup build plugin test test-plugins demo soak soak-short memory memory-short fuzz fuzz-short differential differential-short lint ci clean
 
 help: ## Prints this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,6 +63,13 @@ memory: build ## Builds 1,000,000 modules that all differ, in fresh contexts and
 
 memory-short: build ## The same for about a quarter of a minute
 	@mix run bench/memory.exs --builds $${BUILDS:-50000} --growth-mib $${GROWTH_MIB:-32}
+
+# SECONDS is Make's here: Bash's own variable of that name counts.
+fuzz: plugin ## Gives every way into the package what it should not get (SECONDS, TARGET, SEED), 10 minutes by default
+	@mix run --no-start fuzz/fuzz.exs --shrink --seconds $(or $(SECONDS),600) $(if $(TARGET),--target $(TARGET)) $(if $(SEED),--seed $(SEED))
+
+fuzz-short: plugin ## The same for about 40 seconds, each time the same inputs
+	@mix run --no-start fuzz/fuzz.exs --seconds 40 --seed 1
 
 lint: build ## Checks formats, warnings and types, in Rust and Elixir
 	@scripts/lint.sh

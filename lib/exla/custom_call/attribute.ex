@@ -288,7 +288,7 @@ defmodule EXLA.CustomCall.Attribute do
     operands = Enum.map(operands, fn value -> Enum.map(value, &factors(&1, size)) end)
     results = Enum.map(results, fn value -> Enum.map(value, &factors(&1, size)) end)
     check_reduction!(opts[:reduction], results)
-    used = List.flatten([operands, results])
+    used = Enum.concat(Enum.concat(operands ++ results))
     sizes = Enum.filter(sizes, fn {name, _} -> name in used end)
 
     symbols =
@@ -338,9 +338,10 @@ defmodule EXLA.CustomCall.Attribute do
 
   defp check_used!(sizes, operands, results) do
     used =
-      for value <- list!(operands) ++ list!(results), dimension <- list!(value), do: dimension
-
-    used = List.flatten(used)
+      for value <- list!(operands) ++ list!(results),
+          dimension <- list!(value),
+          name <- dimension |> List.wrap() |> list!(),
+          do: name
 
     for {name, _} <- sizes, name not in used do
       raise ArgumentError,
@@ -349,7 +350,7 @@ defmodule EXLA.CustomCall.Attribute do
   end
 
   defp check_reduction!(reduction, results) do
-    for name <- list!(reduction), name in List.flatten(results) do
+    for name <- list!(reduction), name in Enum.concat(Enum.concat(results)) do
       raise ArgumentError,
             "reduction: the factor #{inspect(name)} is in a result; what is reduced over is in none"
     end

@@ -68,13 +68,17 @@ defmodule EXLA.CustomCall.Cache do
     )
 
     check!(
-      is_nil(opts[:directory]) or is_binary(opts[:directory]),
+      is_nil(opts[:directory]) or path?(opts[:directory]),
       :directory,
       "a path or nil",
       opts
     )
 
     GenServer.start_link(__MODULE__, opts, name: opts[:name])
+  end
+
+  defp path?(path) do
+    is_binary(path) and String.valid?(path) and path != "" and not String.contains?(path, <<0>>)
   end
 
   defp check!(valid?, name, expected, opts) do
@@ -94,8 +98,19 @@ defmodule EXLA.CustomCall.Cache do
   """
   @spec fetch(atom(), term(), nil | map(), (() -> {:ok, term()} | {:error, term()})) ::
           {:ok, term()} | {:error, term()}
-  def fetch(cache, key, disk, compile) when is_function(compile, 0) do
+  def fetch(cache, key, disk, compile) do
     check_running!(cache)
+
+    unless is_function(compile, 0) do
+      raise ArgumentError,
+            "expected a function without arguments that compiles, got: #{inspect(compile)}"
+    end
+
+    unless disk?(disk) do
+      raise ArgumentError,
+            "expected nil, or a map with a :file name and functions of one argument to :read and " <>
+              ":write, got: #{inspect(disk)}"
+    end
 
     case :ets.lookup(cache, key) do
       [{^key, value, _used}] ->
@@ -108,6 +123,12 @@ defmodule EXLA.CustomCall.Cache do
         claim(cache, key, disk, compile)
     end
   end
+
+  defp disk?(%{file: file, read: read, write: write}) do
+    path?(file) and is_function(read, 1) and is_function(write, 1)
+  end
+
+  defp disk?(disk), do: is_nil(disk)
 
   @doc """
   The counters.

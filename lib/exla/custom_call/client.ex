@@ -416,7 +416,7 @@ defmodule EXLA.CustomCall.Client do
       Enum.reduce_while(options, {:ok, []}, fn option, {:ok, done} ->
         case create_option(option) do
           {:ok, option} ->
-            {:cont, {:ok, done ++ [option]}}
+            {:cont, {:ok, [option | done]}}
 
           :error ->
             {:halt,
@@ -429,6 +429,10 @@ defmodule EXLA.CustomCall.Client do
               )}}
         end
       end)
+      |> case do
+        {:ok, options} -> {:ok, Enum.reverse(options)}
+        error -> error
+      end
     else
       {:error,
        Error.new(

@@ -308,7 +308,8 @@ defmodule EXLA.CustomCall.Executable do
   defp read_head(head) do
     case :erlang.binary_to_term(head, [:safe]) do
       {parameters, results, donate} ->
-        with true <- Enum.all?(parameters ++ results, &native_type?/1),
+        with true <- Enum.all?([parameters, results, donate], &SpecTerms.proper_list?/1),
+             true <- Enum.all?(parameters ++ results, &Typespec.native?/1),
              true <- Enum.all?(donate, &(is_integer(&1) and &1 in 0..(length(parameters) - 1)//1)) do
           types = fn native -> Enum.map(native, &Typespec.from_native/1) end
           {:ok, {types.(parameters), types.(results), donate}}
@@ -318,19 +319,9 @@ defmodule EXLA.CustomCall.Executable do
         damaged()
     end
   rescue
-    # Not a term, or lists that are none.
-    _ in [ArgumentError, Protocol.UndefinedError, FunctionClauseError] -> damaged()
+    # Not a term.
+    ArgumentError -> damaged()
   end
-
-  defp native_type?(:token), do: true
-
-  defp native_type?({element, dimensions}) do
-    is_integer(element) and element in 0..(length(Typespec.types()) - 1) and
-      SpecTerms.proper_list?(dimensions) and
-      Enum.all?(dimensions, &(is_integer(&1) and &1 >= 0))
-  end
-
-  defp native_type?(_other), do: false
 
   defp damaged do
     {:error, Error.new(:compile, "the bytes of the executable are damaged: compile it anew")}

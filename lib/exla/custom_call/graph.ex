@@ -76,15 +76,17 @@ defmodule EXLA.CustomCall.Graph do
     cond do
       Enum.any?(kinds, &(&1 != :parameter)) ->
         refuse(
-          "the parameters of #{function.name} must be made with EXLA.CustomCall.Value.parameter/2"
+          "the parameters of #{Value.show(function.name)} must be made with EXLA.CustomCall.Value.parameter/2"
         )
 
       length(Enum.uniq(ids)) != length(ids) ->
-        refuse("a parameter of #{function.name} is in the list of its parameters twice")
+        refuse(
+          "a parameter of #{Value.show(function.name)} is in the list of its parameters twice"
+        )
 
       Enum.any?(order, &(&1.kind == :parameter and &1.id not in ids)) ->
         refuse(
-          "#{function.name} uses a parameter that is not in the list of its parameters; " <>
+          "#{Value.show(function.name)} uses a parameter that is not in the list of its parameters; " <>
             "pass every parameter that a function uses"
         )
 

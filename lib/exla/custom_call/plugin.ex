@@ -80,7 +80,7 @@ defmodule EXLA.CustomCall.Plugin do
   def resolve(plugin, opts \\ [])
 
   def resolve(path, _opts) when is_binary(path) do
-    if String.valid?(path) and not String.contains?(path, <<0>>) do
+    if path?(path) do
       {:ok, path}
     else
       {:error, "the path of a plugin is UTF-8 text, found #{inspect(path)}"}
@@ -88,7 +88,8 @@ defmodule EXLA.CustomCall.Plugin do
   end
 
   def resolve(:cpu, opts) do
-    with {:ok, build} <- build(opts),
+    with :ok <- check_options(opts),
+         {:ok, build} <- build(opts),
          :none <- if(Keyword.has_key?(opts, :build), do: :none, else: named_by_variable(:cpu)),
          :ok <- check_home(opts) do
       installed(build, opts)
@@ -124,7 +125,8 @@ defmodule EXLA.CustomCall.Plugin do
   """
   @spec install(:cpu, [option()]) :: {:ok, Path.t()} | {:error, String.t()}
   def install(:cpu, opts \\ []) do
-    with {:ok, build} <- build(opts),
+    with :ok <- check_options(opts),
+         {:ok, build} <- build(opts),
          :ok <- check_home(opts) do
       install_build(build, opts)
     end
@@ -167,6 +169,24 @@ defmodule EXLA.CustomCall.Plugin do
   def downloads(opts \\ []), do: Path.join(Keyword.get_lazy(opts, :cache, &cache/0), "downloads")
 
   # Looking up
+
+  defp check_options(opts) do
+    cond do
+      not Keyword.keyword?(opts) ->
+        {:error,
+         "expected options as a keyword list such as [build: :zml], found #{inspect(opts)}"}
+
+      Keyword.has_key?(opts, :cache) and not path?(opts[:cache]) ->
+        {:error, "expected :cache to be the path of a folder, found #{inspect(opts[:cache])}"}
+
+      true ->
+        :ok
+    end
+  end
+
+  defp path?(path) do
+    is_binary(path) and String.valid?(path) and not String.contains?(path, <<0>>)
+  end
 
   defp build(opts) do
     case Map.fetch(@builds, Keyword.get(opts, :build, :jax)) do

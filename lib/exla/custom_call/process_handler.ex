@@ -37,7 +37,7 @@ defmodule EXLA.CustomCall.ProcessHandler do
 
   use GenServer
 
-  alias EXLA.CustomCall.{Client, Error, Native, Options, Typespec}
+  alias EXLA.CustomCall.{Client, Error, Native, Options, SpecTerms, Typespec}
 
   defmodule Call do
     @moduledoc """
@@ -100,13 +100,17 @@ defmodule EXLA.CustomCall.ProcessHandler do
   @spec call(tuple()) :: Call.t()
   def call(message)
 
-  def call({:custom_call, _responder, operands, attributes, results})
-      when is_list(operands) and is_map(attributes) and is_list(results) do
-    %Call{
-      operands: for({binary, type} <- operands, do: {binary, Typespec.from_native(type)}),
-      attributes: attributes,
-      results: Enum.map(results, &Typespec.from_native/1)
-    }
+  def call({:custom_call, _responder, operands, attributes, results} = message)
+      when is_map(attributes) do
+    if list_of?(operands, &operand?/1) and list_of?(results, &Typespec.native?/1) do
+      %Call{
+        operands: for({binary, type} <- operands, do: {binary, Typespec.from_native(type)}),
+        attributes: attributes,
+        results: Enum.map(results, &Typespec.from_native/1)
+      }
+    else
+      not_a_message!(message)
+    end
   end
 
   def call(other), do: not_a_message!(other)
@@ -117,12 +121,24 @@ defmodule EXLA.CustomCall.ProcessHandler do
   @spec reply(tuple(), answer()) :: boolean()
   def reply(message, answer)
 
-  def reply({:custom_call, responder, _operands, _attributes, _results}, answer)
+  def reply({:custom_call, responder, _operands, _attributes, _results} = message, answer)
       when is_reference(responder) do
-    Native.process_handler_answer(responder, normalize(answer))
+    answer = normalize(answer)
+
+    try do
+      Native.process_handler_answer(responder, answer)
+    rescue
+      # The reference is another one.
+      ArgumentError -> not_a_message!(message)
+    end
   end
 
   def reply(other, _answer), do: not_a_message!(other)
+
+  defp operand?({binary, type}), do: is_binary(binary) and Typespec.native?(type)
+  defp operand?(_other), do: false
+
+  defp list_of?(list, valid?), do: SpecTerms.proper_list?(list) and Enum.all?(list, valid?)
 
   @spec not_a_message!(term()) :: no_return()
   defp not_a_message!(other) do
@@ -136,12 +152,8 @@ defmodule EXLA.CustomCall.ProcessHandler do
       {:ok, results} -> normalize(results)
       {:error, message} when is_binary(message) -> {:error, message}
       {:error, other} -> {:error, inspect(other)}
-      results -> if binaries?(results), do: {:ok, results}, else: wrong(results)
+      results -> if list_of?(results, &is_binary/1), do: {:ok, results}, else: wrong(results)
     end
-  end
-
-  defp binaries?(list) do
-    EXLA.CustomCall.SpecTerms.proper_list?(list) and Enum.all?(list, &is_binary/1)
   end
 
   defp wrong(answer) do

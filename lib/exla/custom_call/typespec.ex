@@ -19,7 +19,7 @@ defmodule EXLA.CustomCall.Typespec do
   A shape is a tuple of dimensions, each 0 or more; `{}` is a scalar.
   """
 
-  alias EXLA.CustomCall.Error
+  alias EXLA.CustomCall.{Error, SpecTerms}
 
   @enforce_keys [:type, :shape]
   defstruct [:type, :shape]
@@ -218,21 +218,17 @@ defmodule EXLA.CustomCall.Typespec do
       12
   """
   @spec byte_size(t()) :: non_neg_integer()
-  def byte_size(%__MODULE__{type: :token}), do: 0
-
-  def byte_size(%__MODULE__{type: {:tuple, elements}}) do
-    elements |> Enum.map(&__MODULE__.byte_size/1) |> Enum.sum()
-  end
-
-  def byte_size(%__MODULE__{type: {:buffer, type}, shape: shape}) do
-    Tuple.product(shape) * element_size(type)
-  end
-
-  def byte_size(%__MODULE__{type: type, shape: shape}) do
-    Tuple.product(shape) * element_size(type)
-  end
-
+  def byte_size(%__MODULE__{} = typespec), do: typespec |> from() |> bytes()
   def byte_size(other), do: not_a_typespec!(other)
+
+  # Of one that was cast.
+  defp bytes(%{type: :token}), do: 0
+  defp bytes(%{type: {:tuple, elements}}), do: elements |> Enum.map(&bytes/1) |> Enum.sum()
+
+  defp bytes(%{type: {:buffer, type}, shape: shape}),
+    do: Tuple.product(shape) * element_size(type)
+
+  defp bytes(%{type: type, shape: shape}), do: Tuple.product(shape) * element_size(type)
 
   @doc """
   The typespec as StableHLO writes it.
@@ -243,18 +239,20 @@ defmodule EXLA.CustomCall.Typespec do
       "tensor<2x3xui16>"
   """
   @spec to_text(t()) :: String.t()
-  def to_text(%__MODULE__{type: :token}), do: "!stablehlo.token"
+  def to_text(%__MODULE__{} = typespec) do
+    case from(typespec) do
+      %{type: :token} ->
+        "!stablehlo.token"
 
-  def to_text(%__MODULE__{type: {:tuple, elements}}) do
-    "tuple<#{Enum.map_join(elements, ", ", &to_text/1)}>"
-  end
+      %{type: {:tuple, elements}} ->
+        "tuple<#{Enum.map_join(elements, ", ", &to_text/1)}>"
 
-  def to_text(%__MODULE__{type: {:buffer, type}, shape: shape}) do
-    "memref<#{dimensions_text(shape)}#{element_text(type)}>"
-  end
+      %{type: {:buffer, type}, shape: shape} ->
+        "memref<#{dimensions_text(shape)}#{element_text(type)}>"
 
-  def to_text(%__MODULE__{type: type, shape: shape}) do
-    "tensor<#{dimensions_text(shape)}#{element_text(type)}>"
+      %{type: type, shape: shape} ->
+        "tensor<#{dimensions_text(shape)}#{element_text(type)}>"
+    end
   end
 
   def to_text(other), do: not_a_typespec!(other)
@@ -298,6 +296,18 @@ defmodule EXLA.CustomCall.Typespec do
 
   # A type that this package does not emit stays the text that MLIR prints.
   def from_native({:other, text}), do: text
+
+  @doc false
+  # Whether a term is a type of this package's as the NIF has it.
+  def native?(:token), do: true
+
+  def native?({element, dimensions}) do
+    is_integer(element) and element in 0..unquote(length(@types) - 1) and
+      SpecTerms.proper_list?(dimensions) and
+      Enum.all?(dimensions, &(is_integer(&1) and &1 >= 0))
+  end
+
+  def native?(_other), do: false
 
   for {{type, _, _, _}, index} <- Enum.with_index(@types) do
     defp element(unquote(Macro.escape(type))), do: unquote(index)
@@ -350,7 +360,7 @@ defmodule EXLA.CustomCall.Typespec do
   # Checks the bytes of an input: their number, and that each is an element of the type. Only types of
   # less than a byte have bytes that they cannot hold.
   def check_binary(%__MODULE__{type: type} = typespec, binary) do
-    expected = __MODULE__.byte_size(typespec)
+    expected = bytes(typespec)
 
     cond do
       Kernel.byte_size(binary) != expected ->

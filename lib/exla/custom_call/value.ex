@@ -309,8 +309,17 @@ defmodule EXLA.CustomCall.Value do
   def check_values(values, place) do
     if SpecTerms.proper_list?(values) do
       Enum.find_value(values, {:ok, values}, fn
-        %__MODULE__{typespec: %Typespec{}} ->
+        %__MODULE__{operation: %Operation{results: results}, index: index, typespec: %Typespec{}}
+        when is_integer(index) and index >= 0 and index < length(results) ->
           nil
+
+        %__MODULE__{operation: %Operation{results: [_ | _]} = operation, index: index} ->
+          {:error,
+           Error.new(
+             :graph,
+             "#{place}: #{Operation.name(operation)} has no result #{inspect(index)}, only " <>
+               "#{length(operation.results)}, counted from 0"
+           )}
 
         %__MODULE__{operation: %Operation{} = operation} ->
           {:error,
@@ -328,6 +337,10 @@ defmodule EXLA.CustomCall.Value do
        Error.new(:argument, "#{place}: expected a list of values, got: #{inspect(values)}")}
     end
   end
+
+  @doc false
+  # A name in a message: any bytes that somebody gave.
+  def show(name), do: if(String.printable?(name), do: name, else: inspect(name))
 
   @doc false
   def effects!(effects), do: effects |> check_effects() |> Error.unwrap!()

@@ -3,7 +3,9 @@ use crate::{
     atoms,
     client::ClientResource,
     error::{Error, Kind},
-    host, reaper,
+    host,
+    list::List,
+    reaper,
 };
 use pjrt_runtime::{Buffer, HostInput, Layout, OwnedInput};
 use rustler::{Encoder, Env, NifResult, Resource, ResourceArc, Term};
@@ -48,7 +50,7 @@ fn buffer_from_binary<'a>(
     env: Env<'a>,
     client: ResourceArc<ClientResource>,
     device: i32,
-    tensor: (Term<'a>, Term<'a>, Option<Vec<i64>>),
+    tensor: (Term<'a>, Term<'a>, Option<List<i64>>),
     tag: Term<'a>,
 ) -> NifResult<Result<ResourceArc<TicketResource>, Error>> {
     let client = client.get()?.clone();

@@ -3,6 +3,7 @@ use crate::{
     atoms,
     error::{binary, Error, Kind},
     executable::ExecutableResource,
+    list::List,
     module::ModuleResource,
     reaper,
 };
@@ -39,12 +40,13 @@ impl Drop for ClientResource {
 
 /// A create option's value, as the PJRT API has them.
 #[derive(NifUntaggedEnum)]
+#[rustler(decode)]
 enum Value {
     Bool(bool),
     Int64(i64),
     Float(f64),
     String(String),
-    Int64List(Vec<i64>),
+    Int64List(List<i64>),
 }
 
 impl Value {
@@ -67,7 +69,7 @@ impl From<Value> for NamedValue {
             Value::Int64(value) => Self::Int64(value),
             Value::Float(value) => Self::Float(value as f32),
             Value::String(value) => Self::String(value),
-            Value::Int64List(value) => Self::Int64List(value),
+            Value::Int64List(List(value)) => Self::Int64List(value),
         }
     }
 }
@@ -86,7 +88,7 @@ type ClientInfo = (String, String, (i32, i32), Vec<DeviceInfo>);
 #[rustler::nif(schedule = "DirtyIo")]
 fn client_new(
     plugin_path: String,
-    options: Vec<(String, Value)>,
+    List(options): List<(String, Value)>,
 ) -> Result<(ResourceArc<ClientResource>, ClientInfo), Error> {
     let options: Vec<_> = options
         .into_iter()
@@ -164,10 +166,10 @@ fn library_load<'a>(
     env: Env<'a>,
     client: ResourceArc<ClientResource>,
     path: String,
-    handlers: Option<Vec<(rustler::Binary, Symbols)>>,
+    handlers: Option<List<(rustler::Binary, Symbols)>>,
 ) -> NifResult<Result<Loaded<'a>, Error>> {
     let client = client.get()?.clone();
-    let handlers: Option<Vec<_>> = handlers.map(|handlers| {
+    let handlers: Option<Vec<_>> = handlers.map(|List(handlers)| {
         handlers
             .into_iter()
             .map(|(target, symbols)| (target.as_slice().to_vec(), symbols))
@@ -196,18 +198,19 @@ fn library_load<'a>(
 
 /// Compile options as `EXLA.CustomCall.Client` has checked them.
 #[derive(NifMap)]
+#[rustler(decode)]
 struct Options {
     replicas: usize,
     partitions: usize,
     spmd: bool,
     shardy: bool,
-    propagate_to_outputs: Vec<bool>,
-    propagate_to_parameters: Vec<bool>,
+    propagate_to_outputs: List<bool>,
+    propagate_to_parameters: List<bool>,
     parameter_count: usize,
     result_count: usize,
-    device_assignment: Option<Vec<Vec<i32>>>,
-    donate: Vec<usize>,
-    xla_options: Vec<(String, Value)>,
+    device_assignment: Option<List<List<i32>>>,
+    donate: List<usize>,
+    xla_options: List<(String, Value)>,
 }
 
 impl Options {
@@ -217,18 +220,21 @@ impl Options {
             num_partitions: self.partitions,
             use_spmd_partitioning: self.spmd,
             use_shardy_partitioner: self.shardy,
-            allow_spmd_sharding_propagation_to_output: self.propagate_to_outputs,
-            allow_spmd_sharding_propagation_to_parameters: self.propagate_to_parameters,
+            allow_spmd_sharding_propagation_to_output: self.propagate_to_outputs.0,
+            allow_spmd_sharding_propagation_to_parameters: self.propagate_to_parameters.0,
             num_outputs: Some(self.result_count),
             num_parameters: Some(self.parameter_count),
-            device_assignment: self.device_assignment,
+            device_assignment: self
+                .device_assignment
+                .map(|List(rows)| rows.into_iter().map(|List(row)| row).collect()),
             env_option_overrides: self
                 .xla_options
+                .0
                 .into_iter()
                 .filter_map(|(name, value)| Some((name, value.into_option()?)))
                 .collect(),
         };
-        (options, self.donate)
+        (options, self.donate.0)
     }
 }
 

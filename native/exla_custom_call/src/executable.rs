@@ -4,7 +4,9 @@ use crate::{
     buffer::BufferResource,
     client::{ClientResource, NamedTerm},
     error::{binary, Error, Kind},
-    host, reaper,
+    host,
+    list::List,
+    reaper,
 };
 use pjrt_runtime::{
     Buffer, Executable, ExecuteOptions, HostData, OwnedInput, TensorType, UserData, View,
@@ -58,11 +60,11 @@ fn executable_run<'a>(
     env: Env<'a>,
     executable: ResourceArc<ExecutableResource>,
     inputs: Term<'a>,
-    options: (Vec<usize>, bool, Vec<(Binary<'a>, Binary<'a>)>),
+    options: (List<usize>, bool, List<(Binary<'a>, Binary<'a>)>),
     tag: Term<'a>,
 ) -> NifResult<Result<ResourceArc<TicketResource>, Error>> {
     let executable = executable.get()?.clone();
-    let (donate, as_buffers, user_data) = options;
+    let (List(donate), as_buffers, user_data) = options;
     let user_data = user_data
         .iter()
         .map(|(name, data)| (name.to_vec(), data.to_vec()))
@@ -85,10 +87,10 @@ fn executable_run<'a>(
 }
 
 fn read_inputs(term: Term<'_>) -> NifResult<Vec<Vec<Input>>> {
-    let devices: Vec<Vec<Term>> = term.decode()?;
+    let List(devices): List<List<Term>> = term.decode()?;
     devices
         .into_iter()
-        .map(|inputs| inputs.into_iter().map(read_input).collect())
+        .map(|List(inputs)| inputs.into_iter().map(read_input).collect())
         .collect()
 }
 

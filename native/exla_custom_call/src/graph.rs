@@ -1,6 +1,6 @@
 //! Reads a graph from the terms that `EXLA.CustomCall.Module` sends.
 
-use crate::{atoms, error::Error};
+use crate::{atoms, error::Error, list::List};
 use rustler::{Binary, Decoder, NifResult, Term};
 use stablehlo_custom_call::{
     Block, CustomCall, ElementType, Function, Graph, Limits, NamedText, Operation, OperationKind,
@@ -35,13 +35,13 @@ pub(crate) fn graph(term: Term<'_>) -> Decoded<Graph<'_>> {
 
 /// `{name, private?, parameters, results, operations, outputs}`
 fn function(term: Term<'_>) -> Decoded<Function<'_>> {
-    let (name, private, parameters, results, operations, outputs): (
+    let (name, private, parameters, results, operations, List(outputs)): (
         Term,
         bool,
         Term,
         Term,
         Term,
-        Vec<ValueId>,
+        List<ValueId>,
     ) = term.decode()?;
     Ok(Function {
         name: bytes(name)?,
@@ -71,9 +71,9 @@ fn function(term: Term<'_>) -> Decoded<Function<'_>> {
 
 /// `{kind, operands, first_result, result_types, regions}`
 fn operation(term: Term<'_>, depth: usize) -> Decoded<Operation<'_>> {
-    let (kind, operands, first_result, results, regions): (
+    let (kind, List(operands), first_result, results, regions): (
         Term,
-        Vec<ValueId>,
+        List<ValueId>,
         ValueId,
         Term,
         Term,
@@ -97,7 +97,7 @@ fn region(term: Term<'_>, depth: usize) -> Decoded<Block<'_>> {
             },
         )));
     }
-    let (arguments, operations, terminator, outputs): (Term, Term, Term, Vec<ValueId>) =
+    let (arguments, operations, terminator, List(outputs)): (Term, Term, Term, List<ValueId>) =
         term.decode()?;
     Ok(Block {
         arguments: list(arguments, |term| {
@@ -166,11 +166,11 @@ fn type_at_depth(term: Term<'_>, depth: usize) -> Decoded<Type> {
         }
         [index, dimensions] => Ok(Type::Tensor {
             element: element(index.decode()?)?,
-            dimensions: dimensions.decode()?,
+            dimensions: dimensions.decode::<List<i64>>()?.0,
         }),
         [tag, index, dimensions] if tag.is_atom() && atoms::buffer() == *tag => Ok(Type::Buffer {
             element: element(index.decode()?)?,
-            dimensions: dimensions.decode()?,
+            dimensions: dimensions.decode::<List<i64>>()?.0,
         }),
         _ => Err(rustler::Error::BadArg.into()),
     }

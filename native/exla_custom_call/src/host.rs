@@ -4,6 +4,7 @@
 use crate::{
     atoms,
     error::{binary, Error, Kind},
+    list::List,
 };
 use pjrt_runtime::{ElementType, HostData, TensorType, View};
 use rustler::{Binary, Encoder, Env, OwnedEnv, Resource, ResourceArc, Term};
@@ -65,7 +66,7 @@ pub(crate) fn vec_to_binary(env: Env<'_>, bytes: Vec<u8>) -> Binary<'_> {
 
 /// `{element_index, dimensions}`, the index into the core's `ElementType::ALL`.
 pub(crate) fn read_type(term: Term<'_>) -> Result<TensorType, rustler::Error> {
-    let (element, dimensions): (usize, Vec<i64>) = term.decode()?;
+    let (element, List(dimensions)): (usize, List<i64>) = term.decode()?;
     let element = CoreElement::ALL
         .get(element)
         .ok_or(rustler::Error::BadArg)?;

@@ -15,6 +15,7 @@ mod error;
 mod executable;
 mod graph;
 mod host;
+mod list;
 mod module;
 mod process_handler;
 mod reaper;

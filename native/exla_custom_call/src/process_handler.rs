@@ -13,6 +13,7 @@ use crate::{
     client::ClientResource,
     error::{binary, Error as NifError, Kind},
     host::float,
+    list::List,
 };
 use once_cell::sync::Lazy;
 use pjrt_runtime::Handler;
@@ -435,7 +436,7 @@ fn write(answer: Term<'_>, results: &mut [AnyRet<'_>]) -> xla_ffi::Result<()> {
         });
         return Err(Error::internal(message));
     }
-    let binaries: Vec<Binary> = value
+    let List(binaries): List<Binary> = value
         .decode()
         .map_err(|_| Error::internal("an answer is {:ok, binaries} or {:error, message}"))?;
     if binaries.len() != results.len() {

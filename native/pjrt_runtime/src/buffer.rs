@@ -4,7 +4,7 @@ use std::any::Any;
 use std::fmt;
 use std::ptr::{null_mut, NonNull};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pjrt_sys::*;
 
@@ -13,6 +13,7 @@ use crate::args::Args;
 use crate::client::Client;
 use crate::element_type::{self, ElementType, TensorType};
 use crate::event::Event;
+use crate::gate::{Gate, Pass};
 use crate::host_data::OwnedInput;
 use crate::layout::Layout;
 use crate::view::View;
@@ -134,6 +135,7 @@ struct Inner {
     /// Whether an execution was given the memory.
     donated: AtomicBool,
     external: Mutex<External>,
+    gate: Gate,
 }
 
 /// What is known of the external reference that views hold together. The plugin keeps a buffer's
@@ -143,6 +145,9 @@ struct External {
     views: usize,
     /// Where the memory is, while there are views; null for no bytes.
     data: usize,
+    /// Whether the memory is being given up: the plugin ends the process where it is asked for the
+    /// address at that moment.
+    deleting: bool,
 }
 
 // SAFETY: PJRT buffers may be used and freed from any thread.
@@ -305,6 +310,7 @@ impl Buffer {
                 raw,
                 donated: AtomicBool::new(false),
                 external: Mutex::default(),
+                gate: Gate::default(),
             }),
         })
     }
@@ -611,8 +617,19 @@ impl Buffer {
         let _guard = self.client().launch_guard(1, true);
         let mut args = Args::<PJRT_Buffer_Delete_Args>::new();
         args.buffer = self.raw().as_ptr();
+        self.inner.external().deleting = true;
         // SAFETY: the buffer is alive.
-        unsafe { self.client().plugin().api().call(&mut args) }
+        let deleted = unsafe { self.client().plugin().api().call(&mut args) };
+        if deleted.is_err() {
+            self.inner.external().deleting = false;
+        }
+        deleted
+    }
+
+    /// Waits for the right to hand the buffer to an execution, alone if it is given the memory. To be
+    /// asked for in the order of the handles where there are several.
+    pub(crate) fn enter(&self, alone: bool) -> Pass<'_> {
+        self.inner.gate.enter(alone)
     }
 
     /// Whether the device memory was given up, by [`delete`](Self::delete) or by donation.
@@ -661,7 +678,10 @@ impl Inner {
     /// 0 for no bytes.
     fn hold(&self) -> Option<usize> {
         let api = self.client.plugin().api();
-        let mut external = self.external.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut external = self.external();
+        if external.deleting {
+            return None;
+        }
         if external.views == 0 {
             let mut args = Args::<PJRT_Buffer_IncreaseExternalReferenceCount_Args>::new();
             args.buffer = self.raw.as_ptr();
@@ -669,8 +689,13 @@ impl Inner {
             memory.buffer = self.raw.as_ptr();
             // SAFETY: the buffer is alive, and nobody else is in its list of references.
             unsafe { api.call(&mut args) }.ok()?;
+            let mut deleted = Args::<PJRT_Buffer_IsDeleted_Args>::new();
+            deleted.buffer = self.raw.as_ptr();
+            // Donated before it was held: there is no address to be asked for.
+            // SAFETY: the buffer is alive.
+            let is_there = unsafe { api.call(&mut deleted) }.is_ok() && !deleted.is_deleted;
             // SAFETY: as above.
-            if unsafe { api.call(&mut memory) }.is_err() {
+            if !is_there || unsafe { api.call(&mut memory) }.is_err() {
                 self.decrease();
                 return None;
             }
@@ -681,11 +706,15 @@ impl Inner {
     }
 
     fn release(&self) {
-        let mut external = self.external.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut external = self.external();
         external.views = external.views.saturating_sub(1);
         if external.views == 0 {
             self.decrease();
         }
+    }
+
+    fn external(&self) -> MutexGuard<'_, External> {
+        self.external.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Only with `external` locked.

@@ -16,6 +16,7 @@ use crate::compile_options::CompileOptions;
 use crate::description::{Description, MemoryStats, Program};
 use crate::element_type::{ElementType, TensorType};
 use crate::event::{self, Event};
+use crate::gate::Pass;
 use crate::hlo;
 use crate::host_data::OwnedInput;
 use crate::launch::Launch;
@@ -410,7 +411,8 @@ impl Executable {
         }
         let count = inputs.first().map_or(0, |inputs| inputs.len());
         let turn = self.client().turn(inputs.len());
-        // From the checks until the plugin has the inputs.
+        // Both from the checks until the plugin has the inputs.
+        let _passes = passes(inputs, &options.donate);
         let _guard = self
             .client()
             .launch_guard(inputs.len(), !options.donate.is_empty());
@@ -654,6 +656,19 @@ pub struct ExecuteOptions {
 
 fn indexes(count: usize) -> Vec<i64> {
     (0..count as i64).collect()
+}
+
+/// The right to hand over each of the buffers, those in `donate` alone.
+fn passes<'a>(inputs: &[&[&'a Buffer]], donate: &[usize]) -> Vec<Pass<'a>> {
+    let lists = inputs.iter().flat_map(|list| list.iter().enumerate());
+    let mut wanted: Vec<(&Buffer, bool)> = lists
+        .map(|(index, buffer)| (*buffer, donate.contains(&index)))
+        .collect();
+    // In one order for all, and once for a buffer that is given twice.
+    wanted.sort_by_key(|(buffer, alone)| (buffer.raw(), !alone));
+    wanted.dedup_by_key(|(buffer, _)| buffer.raw());
+    let wanted = wanted.into_iter();
+    wanted.map(|(buffer, alone)| buffer.enter(alone)).collect()
 }
 
 /// The plugin's handles of one list of buffers for each device.

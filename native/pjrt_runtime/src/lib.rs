@@ -51,6 +51,7 @@ mod event;
 mod executable;
 mod extension;
 mod ffi;
+mod gate;
 mod hlo;
 mod host_data;
 mod launch;

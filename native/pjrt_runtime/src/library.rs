@@ -58,7 +58,8 @@ impl Library {
     /// That the function is an FFI handler is the library's word: XLA calls it when it is registered.
     ///
     /// # Errors
-    /// [`Error::SymbolMissing`] if there is no such symbol, or if it is data and no function.
+    /// [`Error::SymbolMissing`] if there is no such symbol in the library itself, or if it is data and no
+    /// function.
     pub fn handler(&self, symbol: &str) -> Result<Handler, Error> {
         let missing = |reason: String| Error::SymbolMissing {
             library: self.path.clone(),
@@ -73,8 +74,20 @@ impl Library {
             .map_err(|error| missing(registry::reason(&error)))?;
         let function =
             NonNull::new(*address).ok_or_else(|| missing("its address is null".to_owned()))?;
-        if !Memory::now().is_code(function.as_ptr().addr()) {
+        let memory = Memory::now();
+        if !memory.is_code(function.as_ptr().addr()) {
             return Err(missing("the symbol is data, not a function".to_owned()));
+        }
+        // The loader also looks into what the library depends on: `exit` of the C library is there,
+        // and XLA would call it. The loader may know the same file by another path.
+        let object = memory.object(function.as_ptr().addr());
+        if let Some(object) = object.and_then(|object| object.canonicalize().ok()) {
+            if object != self.path {
+                return Err(missing(format!(
+                    "the library does not define it, but {} does, which it depends on",
+                    object.display()
+                )));
+            }
         }
         Ok(Handler {
             function,

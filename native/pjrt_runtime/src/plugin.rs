@@ -73,6 +73,8 @@ impl Plugin {
     fn open(path: PathBuf) -> Result<Self, Error> {
         type GetPjrtApi = unsafe extern "C" fn() -> *const PJRT_Api;
         quieten();
+        // Before it is opened, which waits for whoever writes to a pipe.
+        registry::check(&path)?;
         // Opened before it is loaded, so that it is the file that was loaded whatever becomes of
         // the path.
         let file = File::open(&path).ok();

@@ -53,13 +53,18 @@ impl<T> Registry<T> {
     }
 }
 
-/// `dlopen` with all symbols resolved at once and none of them offered to other libraries: two
-/// plugins carry two versions of the same symbols.
-pub(crate) fn open(path: &Path) -> Result<Library, Error> {
+/// Refuses what the loader would not survive, or would wait for.
+pub(crate) fn check(path: &Path) -> Result<(), Error> {
     elf::check(path).map_err(|reason| Error::NotASharedObject {
         path: path.to_owned(),
         reason,
-    })?;
+    })
+}
+
+/// `dlopen` with all symbols resolved at once and none of them offered to other libraries: two
+/// plugins carry two versions of the same symbols.
+pub(crate) fn open(path: &Path) -> Result<Library, Error> {
+    check(path)?;
     // SAFETY: loading runs the object's constructors. That a file given as a plugin or as a handler
     // library is one that may run in this process is the user's word.
     unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }.map_err(|error| {

@@ -4,7 +4,7 @@
 use crate::{custom_call::CustomCall, types::Type};
 
 /// Numbers a value of a function: a parameter, a region's argument or an operation's result. Each
-/// function has its own numbers, from 0 and without large gaps.
+/// function has its own numbers, each once.
 pub type ValueId = u32;
 
 /// An attribute by name and MLIR text. Both are any bytes until they are checked.

@@ -334,28 +334,16 @@ struct Builder<'c, 's> {
     warnings: Vec<Warning>,
 }
 
-/// The values of one function by number, each with its type.
+/// The values of one function by number, each with its type. A map, for the numbers are the caller's: a
+/// few operations whose numbers are far apart take no more memory than others.
 #[derive(Default)]
 struct Values<'g> {
-    slots: Vec<Option<(MlirValue, &'g Type)>>,
+    defined: HashMap<ValueId, (MlirValue, &'g Type)>,
 }
-
-/// A value number above this, or a gap this wide, is a mistake of the caller's, not a program.
-const WIDEST_GAP: usize = 1 << 20;
 
 impl<'g> Values<'g> {
     fn define(&mut self, id: ValueId, value: MlirValue, r#type: &'g Type) -> Result<(), Error> {
-        let index = id as usize;
-        if index >= self.slots.len() {
-            if index - self.slots.len() > WIDEST_GAP {
-                return Err(Error::UndefinedValue {
-                    place: "value numbers leave a gap".into(),
-                    value: id,
-                });
-            }
-            self.slots.resize(index + 1, None);
-        }
-        match self.slots[index].replace((value, r#type)) {
+        match self.defined.insert(id, (value, r#type)) {
             None => Ok(()),
             Some(_) => Err(Error::RedefinedValue { value: id }),
         }
@@ -367,13 +355,13 @@ impl<'g> Values<'g> {
         place: impl Fn() -> String,
     ) -> Result<Vec<Value<'c, 'a>>, Error> {
         ids.iter()
-            .map(|&id| match self.slots.get(id as usize) {
-                // SAFETY: a slot holds a value whose block is being built and lives at least until
-                // the function is finished: `end_region` empties the slots of a finished region.
-                Some(Some((raw, _))) => Ok(unsafe { Value::from_raw(*raw) }),
-                _ => Err(Error::UndefinedValue {
+            .map(|id| match self.defined.get(id) {
+                // SAFETY: what is here is a value whose block is being built and lives at least until
+                // the function is finished: `end_region` forgets those of a finished region.
+                Some((raw, _)) => Ok(unsafe { Value::from_raw(*raw) }),
+                None => Err(Error::UndefinedValue {
                     place: place(),
-                    value: id,
+                    value: *id,
                 }),
             })
             .collect()
@@ -382,17 +370,15 @@ impl<'g> Values<'g> {
     /// The types of values, of those that are defined.
     fn types(&self, ids: &[ValueId]) -> Vec<&'g Type> {
         ids.iter()
-            .filter_map(|&id| self.slots.get(id as usize)?.as_ref())
+            .filter_map(|id| self.defined.get(id))
             .map(|(_, r#type)| *r#type)
             .collect()
     }
 
     /// Forgets what a region defined, so that nothing outside it can name it.
     fn end_region(&mut self, defined: &[ValueId]) {
-        for &id in defined {
-            if let Some(slot) = self.slots.get_mut(id as usize) {
-                *slot = None;
-            }
+        for id in defined {
+            self.defined.remove(id);
         }
     }
 }

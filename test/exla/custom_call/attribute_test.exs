@@ -194,4 +194,17 @@ defmodule EXLA.CustomCall.AttributeTest do
                  "unknown option :reduce; the options are :reduction, :need_replication, :permutation, :blocked_propagation, :custom",
                  fn -> Attribute.sharding_rule([[:a]], [[:a]], [a: 1], reduce: [:a]) end
   end
+
+  test "a list that does not end as one is refused in any place of a sharding rule" do
+    for {operands, results} <- [
+          {[[[:a | :tail]]], []},
+          {[[:a | :tail]], []},
+          {[[:a] | :tail], []},
+          {[], [[[:a | :tail]]]}
+        ] do
+      assert_raise ArgumentError, ~r/expected a list, got: /, fn ->
+        Attribute.sharding_rule(operands, results, a: 2)
+      end
+    end
+  end
 end

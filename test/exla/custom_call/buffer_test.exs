@@ -150,4 +150,63 @@ defmodule EXLA.CustomCall.BufferTest do
     {:error, error} = Buffer.from_tensor(XLA.client(), tensor)
     assert error.message == "there is no Nx to read a tensor with"
   end
+
+  # Both of these ended the VM, or never ended, in some of a hundred rounds.
+
+  test "a buffer that is read while it is deleted is read, or was deleted" do
+    for _ <- 1..1_000 do
+      {bytes, typespec} = f32([1, 2])
+      buffer = Buffer.from_binary!(XLA.client(), bytes, typespec)
+      read = for _ <- 1..3, do: Task.async(fn -> Buffer.to_binary(buffer) end)
+      delete = Task.async(fn -> Buffer.delete(buffer) end)
+      answers = Task.await_many(read)
+      assert Task.await(delete) == :ok
+
+      for answer <- answers do
+        assert answer == {:ok, bytes} or match?({:error, %Error{kind: :buffer}}, answer)
+      end
+    end
+  end
+
+  test "a buffer that is given twice to one program and donated to another ends both" do
+    add = compile("test_add_f32", [@vector, @vector])
+    donating = compile("test_add_f32", [@vector, @vector], donate: [0])
+    {bytes, _typespec} = f32([1, 2])
+
+    for _ <- 1..300 do
+      buffer = buffer([1, 2])
+
+      runs =
+        for executable <- [add, donating, add, donating] do
+          Task.async(fn ->
+            inputs = if executable == add, do: [buffer, buffer], else: [buffer, bytes]
+            Executable.run(executable, inputs, results: :binary)
+          end)
+        end
+
+      for answer <- Task.await_many(runs, 20_000) do
+        case answer do
+          {:ok, [sum]} -> assert floats(sum) == [2.0, 4.0]
+          {:error, error} -> assert %Error{kind: :run} = error
+        end
+      end
+    end
+  end
+
+  test "of two buffers that two programs take from each other both programs end" do
+    donating = compile("test_add_f32", [@vector, @vector], donate: [0])
+
+    for _ <- 1..300 do
+      [a, b] = [buffer([1, 2]), buffer([10, 20])]
+
+      runs =
+        for inputs <- [[a, b], [b, a]] do
+          Task.async(fn -> Executable.run(donating, inputs, results: :binary) end)
+        end
+
+      for answer <- Task.await_many(runs, 20_000) do
+        assert match?({:ok, [_sum]}, answer) or match?({:error, %Error{kind: :run}}, answer)
+      end
+    end
+  end
 end

@@ -172,4 +172,27 @@ defmodule EXLA.CustomCall.CacheTest do
                    Cache.start_link(name: :x, max_entries: :x)
                  end
   end
+
+  test "what is no compilation, and what is no place on disk, is refused", context do
+    message = fn disk, compile ->
+      assert_raise(ArgumentError, fn -> Cache.fetch(context.name, :a, disk, compile) end).message
+    end
+
+    assert message.(nil, :compile) ==
+             "expected a function without arguments that compiles, got: :compile"
+
+    for disk <- [:disk, %{file: "a"}, Map.put(on_disk("a"), :file, <<"a", 0>>)] do
+      assert message.(disk, context.compile) =~
+               "expected nil, or a map with a :file name and functions of one argument to :read and " <>
+                 ":write, got: "
+    end
+  end
+
+  test "a directory that is no path is refused" do
+    for directory <- [<<255>>, <<"a", 0>>, "", 1] do
+      assert_raise ArgumentError, ~r/expected :directory to be a path or nil, got: /, fn ->
+        Cache.start_link(name: :cache_of_no_directory, directory: directory)
+      end
+    end
+  end
 end

@@ -163,4 +163,28 @@ defmodule EXLA.CustomCall.ClientTest do
   defp scale(n) do
     %Spec{call_target_name: "test_scale_f32", attributes: [{"factor", "#{n}.0 : f32"}]}
   end
+
+  test "a pipe, and files that are damaged, are no plugins", %{tmp_dir: tmp_dir} do
+    pipe = Path.join(tmp_dir, "pipe")
+    {_, 0} = System.cmd("mkfifo", [pipe])
+    assert refusal(plugin: pipe).message =~ "it is no regular file"
+
+    library = File.read!(Application.app_dir(:exla_custom_call, "priv/native/xla_ffi_linalg.so"))
+    half = div(byte_size(library), 2)
+    unwritten = Path.join(tmp_dir, "unwritten.so")
+
+    File.write!(unwritten, [
+      binary_part(library, 0, half),
+      :binary.copy(<<0>>, byte_size(library) - half)
+    ])
+
+    assert refusal(plugin: unwritten).message =~ "it is damaged: its section headers are empty"
+  end
+
+  test "a long list of options is read in time" do
+    options = List.duplicate({"no_such_option", 1}, 100_000) ++ [:none]
+    {time, error} = :timer.tc(fn -> refusal(options: options) end)
+    assert error.message =~ "got: :none"
+    assert time < 5_000_000
+  end
 end

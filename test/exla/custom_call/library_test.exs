@@ -245,4 +245,10 @@ defmodule EXLA.CustomCall.LibraryTest do
     assert {:error, %{message: "expected an EXLA.CustomCall.Client, got: %{platform: :host}"}} =
              Library.load(%{platform: :host}, TestHandlers.path(), %{})
   end
+
+  test "a function of a library that the library depends on is no handler" do
+    error = refusal(%{"library_test_exit" => "exit"})
+    assert {error.kind, error.name} == {:library, "exit"}
+    assert error.message =~ "the library does not define it, but "
+  end
 end

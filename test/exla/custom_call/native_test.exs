@@ -148,4 +148,63 @@ defmodule EXLA.CustomCall.NativeTest do
     Enum.each(killed, &Process.exit(&1, :kill))
     assert XLA.call(spec, [{input, type}], [type]) == {:ok, [input]}
   end
+
+  test "numbers of values may be far apart, and take no memory for what is between" do
+    operation = fn number -> {{3, "a.b", []}, [], number, [:token], []} end
+    operations = for n <- 1..1_000, do: operation.(n * 4_000_000)
+    graph = {nil, [], [{"main", false, [], [{:token, []}], operations, [4_000_000_000]}]}
+    assert {:ok, _} = EXLA.CustomCall.Native.module_build_dirty(nil, graph)
+  end
+
+  test "lists that do not end as lists are refused" do
+    alias EXLA.CustomCall.Native
+    client = XLA.client().ref
+    four = :binary.copy(<<0>>, 16)
+    {:ok, plugin} = EXLA.CustomCall.Plugin.resolve(:cpu)
+    module = Module.build!([], []).ref
+
+    options = %{
+      replicas: 1,
+      partitions: 1,
+      spmd: false,
+      shardy: false,
+      propagate_to_outputs: [],
+      propagate_to_parameters: [],
+      parameter_count: 0,
+      result_count: 0,
+      device_assignment: nil,
+      donate: [],
+      xla_options: []
+    }
+
+    calls = [
+      fn -> Native.client_new(plugin, [{"cpu_device_count", 1} | :tail]) end,
+      fn -> Native.client_new(plugin, [{"cpu_device_count", [1 | :tail]}]) end,
+      fn -> Native.library_load(client, "none", [{"t", {"f", nil, nil, nil, nil}} | :tail]) end,
+      fn -> Native.buffer_from_binary(client, 0, {{17, [4 | :tail]}, four, nil}, :tag) end,
+      fn -> Native.buffer_from_binary(client, 0, {{17, [4]}, four, [4 | :tail]}, :tag) end,
+      fn -> Native.module_build(nil, {nil, [], [{"f", false, [], [], [], [1 | :tail]}]}) end,
+      fn -> Native.module_build(nil, {nil, [{"a", "1"} | :tail], []}) end
+      | for {key, value} <- [
+              propagate_to_outputs: [true | :tail],
+              device_assignment: [[0 | :tail]],
+              donate: [0 | :tail],
+              xla_options: [{"a", 1} | :tail]
+            ] do
+          fn -> Native.client_compile(client, module, Map.put(options, key, value), :tag) end
+        end
+    ]
+
+    for call <- calls do
+      refusal =
+        try do
+          call.()
+        rescue
+          error in [ArgumentError, ErlangError] -> Map.get(error, :original, :badarg)
+        end
+
+      # What the decoders of maps raise, of variants, and of all others.
+      assert is_binary(refusal) or refusal in [:invalid_variant, :badarg]
+    end
+  end
 end

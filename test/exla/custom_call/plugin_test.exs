@@ -141,6 +141,16 @@ defmodule EXLA.CustomCall.PluginTest do
                   "xla_cuda_plugin.so of the wheel jax-cuda13-pjrt"}
     end
 
+    test "refuses options that are none" do
+      for opts <- [0, [{:build, :zml} | :tail], [:build]] do
+        assert {:error, message} = Plugin.resolve(:cpu, opts)
+        assert message =~ "expected options as a keyword list such as [build: :zml], found "
+      end
+
+      assert {:error, "expected :cache to be the path of a folder, found 1"} =
+               Plugin.resolve(:cpu, cache: 1)
+    end
+
     test "refuses what is no plugin and no build" do
       assert Plugin.resolve(:gpu) ==
                {:error, "a plugin is :cpu, :cuda or the path of a shared object, found :gpu"}

@@ -206,4 +206,29 @@ defmodule EXLA.CustomCall.ProcessHandlerTest do
     assert message.(client, "t", &double/1, time: 1) ==
              "unknown option :time; the options are :timeout"
   end
+
+  test "what is no message of a call is refused" do
+    message = fn fun -> assert_raise(ArgumentError, fun).message end
+
+    expected =
+      "expected the message {:custom_call, responder, operands, attributes, results}, got: "
+
+    for {operands, results} <- [
+          {[{"", {17, [4]}} | :tail], []},
+          {[{"", {99, []}}], []},
+          {[{"", {-1, []}}], []},
+          {[:operand], []},
+          {[], [:token | :tail]},
+          {[], [""]},
+          {[], :results}
+        ] do
+      call = {:custom_call, make_ref(), operands, %{}, results}
+      assert message.(fn -> ProcessHandler.call(call) end) =~ expected
+    end
+
+    for responder <- [make_ref(), XLA.client().ref] do
+      call = {:custom_call, responder, [], %{}, []}
+      assert message.(fn -> ProcessHandler.reply(call, []) end) =~ expected
+    end
+  end
 end

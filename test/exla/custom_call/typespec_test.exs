@@ -92,4 +92,28 @@ defmodule EXLA.CustomCall.TypespecTest do
     assert message(%{type: :u8, shape: {Integer.pow(2, 80), 0}}) =~
              "takes more than 2^63 - 1 bytes"
   end
+
+  test "a struct that was written by hand has a size and a text where it is right" do
+    by_hand = fn type, shape -> %Typespec{type: type, shape: shape} end
+    assert Typespec.byte_size(by_hand.(:f32, {2})) == 8
+    assert Typespec.to_text(by_hand.(:f32, {2})) == "tensor<2xf32>"
+
+    for function <- [&Typespec.byte_size/1, &Typespec.to_text/1] do
+      assert_raise ArgumentError, ~r/unknown type {:q, 3}; the types are/, fn ->
+        function.(by_hand.({:q, 3}, {2}))
+      end
+
+      assert_raise ArgumentError,
+                   ~r/expected a shape to be a tuple of dimensions such as {2, 3}, got: /,
+                   fn ->
+                     function.(by_hand.({:f, 32}, [2]))
+                   end
+
+      assert_raise ArgumentError,
+                   ~r/expected the dimensions of a shape to be integers, got /,
+                   fn ->
+                     function.(by_hand.({:f, 32}, {2.0}))
+                   end
+    end
+  end
 end

@@ -314,6 +314,26 @@ defmodule EXLA.CustomCall.ValueTest do
                "results: stablehlo.custom_call has no results; pass its value as an effect"
     end
 
+    test "names of any bytes are shown in messages" do
+      [effect] = Value.op(<<255>>, [], [])
+
+      assert message(fn -> Value.op("stablehlo.add", [effect], []) end) ==
+               "operands: <<255>> has no results; pass its value as an effect"
+
+      x = Value.parameter(@vector)
+      {:error, error} = Module.build([x, x], [x], function: <<255>>)
+      assert error.message == "a parameter of <<255>> is in the list of its parameters twice"
+    end
+
+    test "a value that its operation does not have is refused" do
+      x = Value.parameter(@vector)
+
+      for index <- [1, -1, 1.0, nil, 0x1_0000_0000] do
+        assert message(fn -> Value.op("stablehlo.abs", [%{x | index: index}], [@vector]) end) ==
+                 "operands: parameter has no result #{inspect(index)}, only 1, counted from 0"
+      end
+    end
+
     test "operation names that MLIR does not take are refused" do
       build = fn name -> Module.build([], [], effects: Value.op(name, [], [])) end
       {:error, error} = build.("add\"")

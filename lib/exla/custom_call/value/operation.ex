@@ -23,7 +23,7 @@ defmodule EXLA.CustomCall.Value.Operation do
       {:custom_call, _spec} -> "stablehlo.custom_call"
       {:constant, _binary} -> "stablehlo.constant"
       {:call, _function} -> "func.call"
-      {:generic, name, _attributes} -> name
+      {:generic, name, _attributes} -> EXLA.CustomCall.Value.show(name)
     end
   end
 end

@@ -1,10 +1,15 @@
 //! What the dynamic loader has mapped, so that an address in a library's data can be doubted before it is
 //! followed: one that points nowhere ends the process.
 
+use std::path::{Path, PathBuf};
+
 /// The segments of all shared objects and of the program, as they are now. None of those that this crate loads
 /// is ever unloaded.
+#[derive(Default)]
 pub(super) struct Memory {
     segments: Vec<Segment>,
+    /// The files of the objects, as the loader has them; empty for the program.
+    objects: Vec<PathBuf>,
 }
 
 #[derive(Clone, Copy)]
@@ -12,6 +17,8 @@ struct Segment {
     start: usize,
     end: usize,
     flags: u32,
+    /// An index into the objects.
+    object: usize,
 }
 
 /// `PF_X`, `PF_W` and `PF_R` of `elf.h`.
@@ -35,6 +42,13 @@ impl Memory {
         self.has(address, 1, EXECUTE)
     }
 
+    /// The file that an address is in, where that is known.
+    pub(super) fn object(&self, address: usize) -> Option<&Path> {
+        let mut segments = self.segments.iter();
+        let segment = segments.find(|segment| (segment.start..segment.end).contains(&address))?;
+        self.objects.get(segment.object).map(PathBuf::as_path)
+    }
+
     fn has(&self, address: usize, size: usize, flag: u32) -> bool {
         let Some(end) = address.checked_add(size) else {
             return false;
@@ -51,14 +65,13 @@ impl Memory {
     /// Elsewhere nothing is known, and everything but null is believed.
     #[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
     pub(super) fn now() -> Self {
-        Self {
-            segments: Vec::new(),
-        }
+        Self::default()
     }
 
     #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
     pub(super) fn now() -> Self {
-        use std::ffi::{c_char, c_int, c_void};
+        use std::ffi::{c_char, c_int, c_void, CStr, OsStr};
+        use std::os::unix::ffi::OsStrExt;
 
         /// The beginning of `dl_phdr_info` of `link.h`.
         #[repr(C)]
@@ -92,35 +105,46 @@ impl Memory {
             fn dl_iterate_phdr(callback: Callback, data: *mut c_void) -> c_int;
         }
 
-        unsafe extern "C" fn note(object: *mut Object, _: usize, segments: *mut c_void) -> c_int {
-            // SAFETY: the loader lends the object for this call; the last is the vector below.
-            let (object, segments) = unsafe { (&*object, &mut *segments.cast::<Vec<Segment>>()) };
+        unsafe extern "C" fn note(object: *mut Object, _: usize, memory: *mut c_void) -> c_int {
+            // SAFETY: the loader lends the object for this call; the last is the memory below.
+            let (object, memory) = unsafe { (&*object, &mut *memory.cast::<Memory>()) };
             if object.headers.is_null() {
                 return 0;
             }
+            let name = if object.name.is_null() {
+                &[]
+            } else {
+                // SAFETY: the loader's own string.
+                unsafe { CStr::from_ptr(object.name) }.to_bytes()
+            };
+            memory.objects.push(OsStr::from_bytes(name).into());
+            let index = memory.objects.len() - 1;
             // SAFETY: the loader's headers of the object, as many as it says.
             let headers =
                 unsafe { std::slice::from_raw_parts(object.headers, object.header_count.into()) };
-            segments.extend(
-                headers
-                    .iter()
-                    .filter(|header| header.kind == LOADED)
-                    .map(|header| {
-                        let start = object.base.wrapping_add(header.address as usize);
-                        Segment {
-                            start,
-                            end: start.wrapping_add(header.memory_size as usize),
-                            flags: header.flags,
-                        }
-                    }),
-            );
+            memory
+                .segments
+                .extend(
+                    headers
+                        .iter()
+                        .filter(|header| header.kind == LOADED)
+                        .map(|header| {
+                            let start = object.base.wrapping_add(header.address as usize);
+                            Segment {
+                                start,
+                                end: start.wrapping_add(header.memory_size as usize),
+                                flags: header.flags,
+                                object: index,
+                            }
+                        }),
+                );
             0
         }
 
-        let mut segments = Vec::<Segment>::new();
+        let mut memory = Self::default();
         // SAFETY: the callback takes what it is given here, and does not unwind.
-        unsafe { dl_iterate_phdr(note, (&raw mut segments).cast()) };
-        Self { segments }
+        unsafe { dl_iterate_phdr(note, (&raw mut memory).cast()) };
+        memory
     }
 }
 

@@ -68,6 +68,18 @@ fn data_is_no_handler() {
     assert!(library.handler("cos").is_ok());
 }
 
+#[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+#[test]
+fn a_function_of_another_library_is_no_handler() {
+    let library = Library::load(&libm_path()).unwrap();
+    let error = library.handler("exit").unwrap_err().to_string();
+    assert!(
+        error.contains("the library does not define it, but "),
+        "{error}"
+    );
+    assert!(error.ends_with(" does, which it depends on"), "{error}");
+}
+
 /// As much of `xla/ffi/api/c_api.h` as a handler in C needs that adds 1, or something else, to two floats.
 const C_API: &str = r"
 #ifndef C_API_H_
