@@ -19,10 +19,10 @@ export TABLEGEN_190_PREFIX := $(EXLA_CUSTOM_CALL_LLVM_PREFIX)
 export LIBCLANG_PATH ?= $(EXLA_CUSTOM_CALL_LLVM_PREFIX)/lib
 endif
 
-.PHONY: help setup build plugin test test-plugins demo soak soak-short memory memory-short lint ci clean
+.PHONY: help setup build plugin test test-plugins demo soak soak-short memory memory-short differential differential-short lint ci clean
 
 help: ## Prints this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## Installs the missing system packages (Debian, Ubuntu)
 	@scripts/setup.sh
@@ -63,6 +63,15 @@ memory: build ## Builds 1,000,000 modules that all differ, in fresh contexts and
 
 memory-short: build ## The same for about a quarter of a minute
 	@mix run bench/memory.exs --builds $${BUILDS:-50000} --growth-mib $${GROWTH_MIB:-32}
+
+differential: plugin ## Asks the checker and XLA about 100,000 custom calls and compares the answers (CASES, SEED, ARGS)
+	@cargo build --release --locked --package compile_worker --package differential
+	@target/release/differential --cases $${CASES:-100000} --seed $${SEED:-1} $${ARGS:-}
+
+differential-short: plugin ## The corpus of known ones, and some 1,500 more, in about half a minute
+	@cargo build --release --locked --package compile_worker --package differential
+	@target/release/differential --corpus native/differential/corpus
+	@target/release/differential --cases $${CASES:-1500} --seed $${SEED:-1} --shrink 30 $${ARGS:-}
 
 lint: build ## Checks formats, warnings and types, in Rust and Elixir
 	@scripts/lint.sh
