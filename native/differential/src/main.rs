@@ -307,15 +307,25 @@ fn compare(options: &Options) -> Outcome<bool> {
     let asked = next.load(Ordering::Relaxed).min(options.cases);
     let elapsed = start.elapsed();
     let mut tally = std::mem::take(&mut *lock(&total));
-    shrink_all(options, &mut tally)?;
-    let report = format!(
-        "{asked} cases of seed {} on plugins {} in {:.0} s, {:.0} a second\n{}",
-        options.seed,
-        versions.join(" and "),
-        elapsed.as_secs_f64(),
-        asked as f64 / elapsed.as_secs_f64(),
-        tally.report(&versions)
-    );
+    let report = |tally: &Tally| {
+        format!(
+            "{asked} cases of seed {} on plugins {} in {:.0} s, {:.0} a second\n{}",
+            options.seed,
+            versions.join(" and "),
+            elapsed.as_secs_f64(),
+            asked as f64 / elapsed.as_secs_f64(),
+            tally.report(&versions)
+        )
+    };
+    if let Some(path) = &options.report {
+        fs::write(path, report(&tally))?;
+    }
+    shrink_all(
+        options,
+        &mut tally,
+        Instant::now() + elapsed.max(SHORTEST_SHRINKING),
+    )?;
+    let report = report(&tally);
     println!("{report}");
     if let Some(path) = &options.report {
         fs::write(path, &report)?;
@@ -353,12 +363,14 @@ where
     }
 }
 
-/// Makes the example of each class smaller.
-fn shrink_all(options: &Options, tally: &mut Tally) -> Outcome<()> {
-    if options.shrink == 0 {
-        return Ok(());
-    }
-    let classes: Vec<(Class, Found)> = std::mem::take(&mut tally.classes).into_iter().collect();
+/// Making examples smaller takes as long as the run did at most, and so long at least.
+const SHORTEST_SHRINKING: Duration = Duration::from_secs(30);
+
+/// Makes the example of each class smaller, of the faults and of the most frequent ones first, as long
+/// as there is time.
+fn shrink_all(options: &Options, tally: &mut Tally, deadline: Instant) -> Outcome<()> {
+    let mut classes: Vec<(Class, Found)> = std::mem::take(&mut tally.classes).into_iter().collect();
+    classes.sort_by_key(|(class, found)| (!class.kind.is_fault(), usize::MAX - found.count));
     eprintln!("{} classes to make smaller", classes.len());
     let next = AtomicUsize::new(0);
     let done = Mutex::new(Vec::new());
@@ -366,7 +378,12 @@ fn shrink_all(options: &Options, tally: &mut Tally) -> Outcome<()> {
         while let Some((class, found)) = classes.get(next.fetch_add(1, Ordering::Relaxed)) {
             let mut found = found.clone();
             let example = &mut found.example;
-            let case = shrink::shrink(session, &example.case, class, options.shrink)?;
+            let asks = if Instant::now() < deadline {
+                options.shrink
+            } else {
+                0
+            };
+            let case = shrink::shrink(session, &example.case, class, asks)?;
             if case != example.case {
                 example.answers = session.ask(&case)?;
                 example.case = case;
