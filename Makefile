@@ -22,7 +22,7 @@ endif
 .PHONY: help setup build plugin test test-plugins demo soak soak-short memory memory-short fuzz fuzz-short differential differential-short lint ci clean
 
 help: ## Prints this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## Installs the missing system packages (Debian, Ubuntu)
 	@scripts/setup.sh
@@ -70,6 +70,15 @@ fuzz: plugin ## Gives every way into the package what it should not get (SECONDS
 
 fuzz-short: plugin ## The same for about 40 seconds, each time the same inputs
 	@mix run --no-start fuzz/fuzz.exs --seconds 40 --seed 1
+
+differential: plugin ## Asks the checker and XLA about 100,000 custom calls and compares the answers (CASES, SEED, ARGS)
+	@cargo build --release --locked --package compile_worker --package differential
+	@target/release/differential --cases $${CASES:-100000} --seed $${SEED:-1} $${ARGS:-}
+
+differential-short: plugin ## The corpus of known ones, and some 1,500 more, in about half a minute
+	@cargo build --release --locked --package compile_worker --package differential
+	@target/release/differential --corpus native/differential/corpus
+	@target/release/differential --cases $${CASES:-1500} --seed $${SEED:-1} --shrink 30 $${ARGS:-}
 
 lint: build ## Checks formats, warnings and types, in Rust and Elixir
 	@scripts/lint.sh

@@ -6,14 +6,14 @@ use std::io::{self, BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::frame::{read_frame, write_frame};
 
-/// A child process with frames on its standard input and output, and the last lines of its standard
-/// error kept. It is killed when this is dropped.
+/// A child process with frames on its standard input and output, and the last lines kept that it wrote
+/// to its standard error since it was asked. It is killed when this is dropped.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
@@ -104,7 +104,7 @@ impl Process {
             while matches!(stderr.read_until(b'\n', &mut line), Ok(count) if count > 0) {
                 let end = line.len().min(LONGEST_LINE);
                 let text = String::from_utf8_lossy(&line[..end]).trim_end().to_owned();
-                let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut kept = lock(&kept);
                 kept.push_back(text);
                 if kept.len() > MOST_LINES {
                     kept.pop_front();
@@ -130,6 +130,10 @@ impl Process {
     /// # Errors
     /// [`End`]: the process is no more, and every later call says so again.
     pub fn ask(&mut self, frame: &[u8], limit: Option<Duration>) -> Result<Vec<u8>, End> {
+        if self.input.is_some() {
+            // What is kept is about this question; what was said before is about others.
+            lock(&self.errors).clear();
+        }
         let sent = match &mut self.input {
             Some(input) => write_frame(input, frame),
             None => Err(io::ErrorKind::BrokenPipe.into()),
@@ -165,12 +169,13 @@ impl Process {
         if let Some(reader) = self.errors_reader.take() {
             let _ = reader.join();
         }
-        let errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
-        End::Died {
-            cause,
-            stderr: errors.iter().cloned().collect(),
-        }
+        let stderr = lock(&self.errors).iter().cloned().collect();
+        End::Died { cause, stderr }
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Drop for Process {

@@ -332,3 +332,49 @@ fn a_worker_whose_input_ends_in_the_midst_of_a_compilation_ends_too() {
     assert_eq!(read_frame(&mut stdout).unwrap(), None);
     assert_eq!(child.wait().unwrap().code(), Some(exit::DONE));
 }
+
+#[test]
+fn an_allocation_that_fails_ends_the_worker_and_is_no_refusal() {
+    let program = custom_call(", backend_config = {weights = dense<3.0> : tensor<4294967295xf32>}");
+    let mut worker = Worker::spawn(&Settings {
+        ceilings: Ceilings {
+            memory_bytes: 1 << 30,
+            ..Ceilings::default()
+        },
+        ..settings()
+    })
+    .unwrap();
+    let outcome = worker.compile(Request {
+        targets: vec![b"target".to_vec()],
+        ..Request::of(program.as_bytes())
+    });
+    // One build of the plugin lets the exception out, another one fills the memory first.
+    let has_ended = match &outcome {
+        Outcome::Died { cause, .. } => *cause == Cause::Status(exit::EXCEPTION),
+        other => *other == Outcome::OutOfMemory,
+    };
+    assert!(has_ended, "{outcome:?}");
+}
+
+#[test]
+fn a_worker_ends_with_its_parent_though_its_input_stays_open() {
+    // A shell is the parent, and hands its own input on.
+    let mut shell = Command::new("sh")
+        .args(["-c", "exec 3<&0; \"$0\" <&3 & wait", PROGRAM])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let (mut stdin, mut stdout) = (shell.stdin.take().unwrap(), shell.stdout.take().unwrap());
+    let hello = Message::Hello(Hello {
+        plugin: plugin(),
+        create_options: vec![],
+        ceilings: Ceilings::default(),
+    });
+    write_frame(&mut stdin, &hello.encode()).unwrap();
+    assert!(read_frame(&mut stdout).unwrap().is_some());
+    shell.kill().unwrap();
+    shell.wait().unwrap();
+    // The output ends with the last process that holds it.
+    assert_eq!(read_frame(&mut stdout).unwrap(), None);
+}

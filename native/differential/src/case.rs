@@ -325,10 +325,8 @@ fn splices(text: &[u8]) -> Result<(), &'static str> {
             b'[' => open.push(b']'),
             b'{' => open.push(b'}'),
             b'<' => open.push(b'>'),
-            b')' | b']' | b'}' | b'>' => {
-                if open.pop() != Some(byte) {
-                    return Err("brackets do not match");
-                }
+            b')' | b']' | b'}' | b'>' if open.pop() != Some(byte) => {
+                return Err("brackets do not match");
             }
             b',' if open.is_empty() => return Err("a comma is outside of brackets"),
             _ => {}

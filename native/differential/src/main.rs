@@ -10,8 +10,9 @@ use std::{fs, io, thread};
 
 use differential::checker::{self, Checker, Ours};
 use differential::judge::Class;
+use differential::plugin::Theirs;
 use differential::record::{parse_all, Record};
-use differential::report::{Found, Tally};
+use differential::report::{one_line, Found, Tally};
 use differential::session::{installed_plugins, Answers, Programs, Session};
 use differential::{corpus, generate, shrink};
 
@@ -27,6 +28,7 @@ Asks the package's checker and XLA about the same custom calls and compares the 
     --report FILE              write the report there too
   differential --only INDEX    one case of a run, and what everyone says
   differential --ask FILE      the records of a file, and what everyone says; - is standard input
+  differential --record FILE   the records of a file, with what everyone says written into them
   differential --corpus DIR    the corpus, against the checker and the plugins
   differential --close DIR     take the marks of open records away that are answered rightly
 
@@ -47,6 +49,7 @@ struct Options {
     report: Option<PathBuf>,
     only: Option<u64>,
     ask: Option<PathBuf>,
+    record: Option<PathBuf>,
     corpus: Option<PathBuf>,
     close: Option<PathBuf>,
     programs: Programs,
@@ -92,6 +95,7 @@ fn options(mut arguments: Vec<String>) -> Outcome<Options> {
         report: None,
         only: None,
         ask: None,
+        record: None,
         corpus: None,
         close: None,
         programs: Programs {
@@ -118,6 +122,7 @@ fn options(mut arguments: Vec<String>) -> Outcome<Options> {
             "--report" => options.report = Some(value.into()),
             "--only" => options.only = Some(number()?),
             "--ask" => options.ask = Some(value.into()),
+            "--record" => options.record = Some(value.into()),
             "--corpus" => options.corpus = Some(value.into()),
             "--close" => options.close = Some(value.into()),
             "--plugin" => options.programs.plugins.push(value.into()),
@@ -148,19 +153,22 @@ fn run(options: &Options) -> Outcome<bool> {
         show(&mut session, &Record::of(&case))?;
         return Ok(true);
     }
-    if let Some(path) = &options.ask {
-        let text = if path == Path::new("-") {
-            io::read_to_string(io::stdin())?
-        } else {
-            fs::read_to_string(path)?
+    let (path, answer): (_, fn(&mut Session, Record) -> Outcome<()>) =
+        match (&options.ask, &options.record) {
+            (Some(path), _) => (path, |session, record| show(session, &record)),
+            (None, Some(path)) => (path, complete),
+            (None, None) => return compare(options),
         };
-        let mut session = Session::start(&options.programs)?;
-        for record in parse_all(&text)? {
-            show(&mut session, &record)?;
-        }
-        return Ok(true);
+    let text = if path == Path::new("-") {
+        io::read_to_string(io::stdin())?
+    } else {
+        fs::read_to_string(path)?
+    };
+    let mut session = Session::start(&options.programs)?;
+    for record in parse_all(&text)? {
+        answer(&mut session, record)?;
     }
-    compare(options)
+    Ok(true)
 }
 
 /// Prints a case and what everyone says of it.
@@ -186,6 +194,24 @@ fn show(session: &mut Session, record: &Record) -> Outcome<()> {
         Err(reason) => println!("# the plugins are not asked: {reason}"),
     }
     println!("# {:?}\n", answers.verdict());
+    Ok(())
+}
+
+/// Prints a record with what the plugins do, and with the verdict that follows from it unless it has
+/// one. It is marked `open` where the package answers in another way.
+fn complete(session: &mut Session, mut record: Record) -> Outcome<()> {
+    let answers = session.ask(&record.case)?;
+    if let Ok(theirs) = &answers.theirs {
+        let versions = session.versions().into_iter();
+        record.plugins = versions
+            .zip(theirs.iter().map(|theirs| one_line(&theirs.line())))
+            .collect();
+        let accept = theirs.iter().all(|theirs| *theirs == Theirs::Accepts);
+        record.accept.get_or_insert(accept);
+    }
+    let is_right = corpus::right(&record, &answers.ours).is_ok();
+    record.open = (!is_right).then(|| record.open.unwrap_or_else(|| "no rule yet".into()));
+    println!("{}", record.to_text());
     Ok(())
 }
 
@@ -281,15 +307,25 @@ fn compare(options: &Options) -> Outcome<bool> {
     let asked = next.load(Ordering::Relaxed).min(options.cases);
     let elapsed = start.elapsed();
     let mut tally = std::mem::take(&mut *lock(&total));
-    shrink_all(options, &mut tally)?;
-    let report = format!(
-        "{asked} cases of seed {} on plugins {} in {:.0} s, {:.0} a second\n{}",
-        options.seed,
-        versions.join(" and "),
-        elapsed.as_secs_f64(),
-        asked as f64 / elapsed.as_secs_f64(),
-        tally.report(&versions)
-    );
+    let report = |tally: &Tally| {
+        format!(
+            "{asked} cases of seed {} on plugins {} in {:.0} s, {:.0} a second\n{}",
+            options.seed,
+            versions.join(" and "),
+            elapsed.as_secs_f64(),
+            asked as f64 / elapsed.as_secs_f64(),
+            tally.report(&versions)
+        )
+    };
+    if let Some(path) = &options.report {
+        fs::write(path, report(&tally))?;
+    }
+    shrink_all(
+        options,
+        &mut tally,
+        Instant::now() + elapsed.max(SHORTEST_SHRINKING),
+    )?;
+    let report = report(&tally);
     println!("{report}");
     if let Some(path) = &options.report {
         fs::write(path, &report)?;
@@ -327,12 +363,14 @@ where
     }
 }
 
-/// Makes the example of each class smaller.
-fn shrink_all(options: &Options, tally: &mut Tally) -> Outcome<()> {
-    if options.shrink == 0 {
-        return Ok(());
-    }
-    let classes: Vec<(Class, Found)> = std::mem::take(&mut tally.classes).into_iter().collect();
+/// Making examples smaller takes as long as the run did at most, and so long at least.
+const SHORTEST_SHRINKING: Duration = Duration::from_secs(30);
+
+/// Makes the example of each class smaller, of the faults and of the most frequent ones first, as long
+/// as there is time.
+fn shrink_all(options: &Options, tally: &mut Tally, deadline: Instant) -> Outcome<()> {
+    let mut classes: Vec<(Class, Found)> = std::mem::take(&mut tally.classes).into_iter().collect();
+    classes.sort_by_key(|(class, found)| (!class.kind.is_fault(), usize::MAX - found.count));
     eprintln!("{} classes to make smaller", classes.len());
     let next = AtomicUsize::new(0);
     let done = Mutex::new(Vec::new());
@@ -340,7 +378,12 @@ fn shrink_all(options: &Options, tally: &mut Tally) -> Outcome<()> {
         while let Some((class, found)) = classes.get(next.fetch_add(1, Ordering::Relaxed)) {
             let mut found = found.clone();
             let example = &mut found.example;
-            let case = shrink::shrink(session, &example.case, class, options.shrink)?;
+            let asks = if Instant::now() < deadline {
+                options.shrink
+            } else {
+                0
+            };
+            let case = shrink::shrink(session, &example.case, class, asks)?;
             if case != example.case {
                 example.answers = session.ask(&case)?;
                 example.case = case;

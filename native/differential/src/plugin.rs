@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use compile_worker::{Outcome, Request, Settings, SpawnError, Worker};
-use pjrt_runtime::{CompileOptions, NamedValue};
+use pjrt_runtime::{CompileOptions, NamedValue, OptionValue};
 
 use crate::case::Case;
 
@@ -129,6 +129,7 @@ impl Plugin {
                 use_shardy_partitioner: case.shardy,
                 use_spmd_partitioning: case.shardy,
                 num_partitions: case.partitions,
+                env_option_overrides: cheap_code(),
                 ..CompileOptions::default()
             },
             time_limit: Some(TIME_LIMIT),
@@ -147,6 +148,17 @@ impl Plugin {
             Outcome::OutOfMemory => Theirs::OutOfMemory,
         })
     }
+}
+
+/// Options for code that is made soon and not well: what is asked about comes before it.
+fn cheap_code() -> Vec<(String, OptionValue)> {
+    vec![
+        ("xla_backend_optimization_level".into(), OptionValue::Int(0)),
+        (
+            "xla_cpu_parallel_codegen_split_count".into(),
+            OptionValue::Int(1),
+        ),
+    ]
 }
 
 /// What the plugin says of a program that it could not read, in whatever way.

@@ -173,7 +173,8 @@ impl Found {
     }
 }
 
-fn one_line(text: &str) -> String {
+/// A text without line breaks, as long as a reader wants it.
+pub fn one_line(text: &str) -> String {
     let line: String = text
         .chars()
         .map(|character| {

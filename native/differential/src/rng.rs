@@ -20,7 +20,7 @@ impl Rng {
         }
     }
 
-    pub fn next(&mut self) -> u64 {
+    pub fn number(&mut self) -> u64 {
         let s = &mut self.state;
         let result = s[0].wrapping_add(s[3]).rotate_left(23).wrapping_add(s[0]);
         let t = s[1] << 17;
@@ -38,7 +38,7 @@ impl Rng {
         if end == 0 {
             return 0;
         }
-        (self.next() % end as u64) as usize
+        (self.number() % end as u64) as usize
     }
 
     /// True once in so many times.
@@ -65,7 +65,7 @@ mod tests {
     fn the_numbers_of_a_case_are_always_the_same_and_those_of_its_neighbours_others() {
         let numbers = |seed, index| {
             let mut rng = Rng::of_case(seed, index);
-            [rng.next(), rng.next()]
+            [rng.number(), rng.number()]
         };
         assert_eq!(numbers(1, 2), numbers(1, 2));
         assert_ne!(numbers(1, 2), numbers(1, 3));
