@@ -24,8 +24,10 @@ defmodule Mix.Tasks.Compile.ExlaCargo do
   @root Path.expand("..", __DIR__)
   # The NIF, and the handlers for QR, Eigh and LU. Each becomes one library.
   @crates ~w(exla_custom_call xla_ffi_linalg)
+  # Programs, each of a crate: what compiles for another process.
+  @programs %{"exla_custom_call_worker" => "compile_worker"}
   # The version of the manifest's own form.
-  @manifest_version 2
+  @manifest_version 3
   # What decides the build beside the files. PATH is not here: it differs between shells for reasons
   # that have nothing to do with the build.
   @variables ~w(EXLA_CUSTOM_CALL_LLVM_PREFIX MLIR_SYS_190_PREFIX TABLEGEN_190_PREFIX LIBCLANG_PATH
@@ -52,7 +54,7 @@ defmodule Mix.Tasks.Compile.ExlaCargo do
   @impl true
   def clean do
     File.rm(manifest())
-    Enum.each(@crates, &File.rm(library_path(&1)))
+    Enum.each(installed(), fn {_built, path} -> File.rm(path) end)
     :ok
   end
 
@@ -70,7 +72,7 @@ defmodule Mix.Tasks.Compile.ExlaCargo do
   defp build(fingerprint) do
     with {:ok, cargo, cargo_env} <- toolchain(),
          :ok <- cargo_build(cargo, cargo_env),
-         :ok <- install_all(@crates) do
+         :ok <- install_all(installed()) do
       link_priv()
       write_manifest(fingerprint)
       {:ok, []}
@@ -105,16 +107,14 @@ defmodule Mix.Tasks.Compile.ExlaCargo do
 
   # --locked: users build the very dependencies that were tested.
   defp cargo_args do
-    ["build", "--release", "--locked"] ++ Enum.flat_map(@crates, &["-p", &1])
+    ["build", "--release", "--locked"] ++
+      Enum.flat_map(@crates ++ Map.values(@programs), &["-p", &1])
   end
 
   defp install_all([]), do: :ok
-  defp install_all([crate | rest]), do: with(:ok <- install(crate), do: install_all(rest))
+  defp install_all([file | rest]), do: with(:ok <- install(file), do: install_all(rest))
 
-  defp install(crate) do
-    built = built_library(crate)
-    path = library_path(crate)
-
+  defp install({built, path}) do
     cond do
       not File.regular?(built) -> {:error, not_there(built)}
       same_content?(built, path) -> :ok
@@ -149,10 +149,22 @@ defmodule Mix.Tasks.Compile.ExlaCargo do
   # at that time, so it has to be done again.
   defp link_priv, do: Mix.Project.build_structure()
 
-  defp built_library(crate) do
+  # What Cargo makes, and where it goes.
+  defp installed do
+    libraries =
+      for crate <- @crates, do: {built("lib#{crate}.#{library_extension()}"), "#{crate}.so"}
+
+    programs = for {program, _crate} <- @programs, do: {built(program), program}
+
+    for {built, name} <- libraries ++ programs do
+      {built, Path.join([@root, "priv", "native", name])}
+    end
+  end
+
+  defp built(file) do
     directory = Path.expand(System.get_env("CARGO_TARGET_DIR", "target"), @root)
     triple = System.get_env("CARGO_BUILD_TARGET", "")
-    Path.join([directory, triple, "release", "lib#{crate}.#{library_extension()}"])
+    Path.join([directory, triple, "release", file])
   end
 
   # The VM looks for a NIF under .so on macOS too, while Cargo calls it .dylib there.
@@ -162,8 +174,6 @@ defmodule Mix.Tasks.Compile.ExlaCargo do
       _ -> "so"
     end
   end
-
-  defp library_path(crate), do: Path.join([@root, "priv", "native", "#{crate}.so"])
 
   defp source_files(root) do
     top = ~w(Cargo.toml Cargo.lock .cargo/config.toml rust-toolchain rust-toolchain.toml)
@@ -180,7 +190,7 @@ defmodule Mix.Tasks.Compile.ExlaCargo do
     case File.read(manifest()) do
       {:ok, content} ->
         content == manifest_content(fingerprint) and
-          Enum.all?(@crates, &File.regular?(library_path(&1)))
+          Enum.all?(installed(), fn {_built, path} -> File.regular?(path) end)
 
       {:error, _} ->
         false
@@ -194,8 +204,8 @@ defmodule Mix.Tasks.Compile.ExlaCargo do
 
   defp manifest_content(fingerprint) do
     libraries =
-      for crate <- @crates do
-        case File.stat(library_path(crate), time: :posix) do
+      for {_built, path} <- installed() do
+        case File.stat(path, time: :posix) do
           {:ok, stat} -> {stat.size, stat.mtime}
           {:error, _} -> nil
         end

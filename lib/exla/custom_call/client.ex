@@ -14,7 +14,17 @@ defmodule EXLA.CustomCall.Client do
   `:platform`.
   """
 
-  alias EXLA.CustomCall.{Error, Executable, Module, Native, Options, Plugin, SpecTerms, Telemetry}
+  alias EXLA.CustomCall.{
+    Error,
+    Executable,
+    Module,
+    Native,
+    Options,
+    Plugin,
+    SpecTerms,
+    Telemetry,
+    Trial
+  }
 
   @compile_options [
     replicas: 1,
@@ -36,7 +46,8 @@ defmodule EXLA.CustomCall.Client do
     :platform_version,
     :plugin,
     :api_version,
-    devices: []
+    devices: [],
+    create_options: []
   ]
 
   @typedoc """
@@ -45,7 +56,8 @@ defmodule EXLA.CustomCall.Client do
     * `:platform_name`, `:platform_version` - as the plugin gives them;
     * `:plugin` - the path of the shared object;
     * `:api_version` - `{major, minor}` of the PJRT API that the plugin speaks;
-    * `:devices` - the devices of the client.
+    * `:devices` - the devices of the client;
+    * `:create_options` - what it was made with.
   """
   @type t :: %__MODULE__{
           ref: reference(),
@@ -54,7 +66,8 @@ defmodule EXLA.CustomCall.Client do
           platform_version: String.t(),
           plugin: Path.t(),
           api_version: {non_neg_integer(), non_neg_integer()},
-          devices: [%{id: integer(), kind: String.t(), addressable: boolean()}]
+          devices: [%{id: integer(), kind: String.t(), addressable: boolean()}],
+          create_options: [{String.t(), number() | boolean() | String.t() | [integer()]}]
         }
 
   @typedoc "An option of the plugin's own: an integer, float, boolean, string or list of integers."
@@ -88,6 +101,7 @@ defmodule EXLA.CustomCall.Client do
          platform_version: version,
          plugin: path,
          api_version: api_version,
+         create_options: options,
          devices:
            for(
              {id, kind, addressable} <- devices,
@@ -127,6 +141,8 @@ defmodule EXLA.CustomCall.Client do
       negative count, can end the VM.
     * `:timeout` - how many milliseconds to wait, default `:infinity`. The compiler runs on after it,
       and what it makes is dropped.
+    * `:trial` - compile in an OS process of its own first, for a module that is not trusted: `true`,
+      or the options of `EXLA.CustomCall.Trial`. Default `false`.
 
   ## Errors
 
@@ -137,7 +153,9 @@ defmodule EXLA.CustomCall.Client do
   def compile(client, module, opts \\ [])
 
   def compile(%__MODULE__{} = client, %Module{} = module, opts) do
-    with {:ok, {options, timeout}} <- normalize(opts, module) do
+    with {:ok, trial, opts} <- pop_trial(opts),
+         {:ok, {options, timeout}} <- normalize(opts, module),
+         :ok <- try_out(client, module, options, trial) do
       compile_normalized(client, module, options, timeout)
     end
   end
@@ -154,6 +172,25 @@ defmodule EXLA.CustomCall.Client do
   @spec compile!(t(), Module.t(), keyword()) :: Executable.t()
   def compile!(client, module, opts \\ []) do
     client |> compile(module, opts) |> Error.unwrap!()
+  end
+
+  defp pop_trial(opts) do
+    if Keyword.keyword?(opts) do
+      {trial, opts} = Keyword.pop(opts, :trial)
+      with {:ok, trial} <- Trial.options(trial), do: {:ok, trial, opts}
+    else
+      {:ok, nil, opts}
+    end
+  end
+
+  @doc false
+  # A trial, if there is to be one.
+  def try_out(_client, _module, _options, nil), do: :ok
+
+  def try_out(client, module, options, trial) do
+    with {:error, error} <- Trial.run(client, module, options, trial) do
+      {:error, explain(error)}
+    end
   end
 
   @doc false

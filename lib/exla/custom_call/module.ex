@@ -22,6 +22,7 @@ defmodule EXLA.CustomCall.Module do
   """
 
   alias EXLA.CustomCall.{
+    Client,
     Context,
     Error,
     Graph,
@@ -29,6 +30,7 @@ defmodule EXLA.CustomCall.Module do
     Options,
     SpecTerms,
     Telemetry,
+    Trial,
     Typespec,
     Value,
     Warning
@@ -187,7 +189,11 @@ defmodule EXLA.CustomCall.Module do
   @doc """
   The verdict of `build/3` without a module: what it warns of, or the error.
 
-  Takes the arguments and options of `build/3`; the default of `:warnings` is `:ignore`.
+  Takes the arguments and options of `build/3`; the default of `:warnings` is `:ignore`. And:
+
+    * `:compile` - an `EXLA.CustomCall.Client`, or `{client, options}` with those of
+      `EXLA.CustomCall.Client.compile/3`: compile the module in an OS process of its own, see
+      `EXLA.CustomCall.Trial`, and answer with what becomes of it.
 
   ## Examples
 
@@ -207,8 +213,15 @@ defmodule EXLA.CustomCall.Module do
   @spec check([Value.t()], [Value.t() | {Value.t(), Value.attributes()}], keyword()) ::
           {:ok, [Warning.t()]} | {:error, Error.t()}
   def check(parameters, results, opts \\ []) do
-    opts = if Keyword.keyword?(opts), do: Keyword.put_new(opts, :warnings, :ignore), else: opts
+    if Keyword.keyword?(opts) do
+      {compile, opts} = opts |> Keyword.put_new(:warnings, :ignore) |> Keyword.pop(:compile)
+      check(parameters, results, opts, compile)
+    else
+      check(parameters, results, opts, nil)
+    end
+  end
 
+  defp check(parameters, results, opts, nil) do
     with {:ok, {context, graph, operations, bytes}, warn} <- flatten(parameters, results, opts),
          {:ok, warnings} <- native_check(context, graph, operations, bytes),
          warnings = Enum.map(warnings, &Warning.from_native/1),
@@ -218,6 +231,34 @@ defmodule EXLA.CustomCall.Module do
       {:error, %Error{} = error} -> {:error, error}
       {:error, native} -> {:error, Error.from_native(native)}
     end
+  end
+
+  defp check(parameters, results, opts, compile) do
+    with {:ok, client, compile} <- compile_options(compile),
+         {:ok, module} <- build(parameters, results, opts),
+         {:ok, {options, _timeout}} <- Client.normalize(Keyword.delete(compile, :trial), module),
+         {:ok, trial} <- Trial.options(Keyword.get(compile, :trial, true)),
+         :ok <- Client.try_out(client, module, options, trial) do
+      {:ok, module.warnings}
+    end
+  end
+
+  defp compile_options(%Client{} = client), do: {:ok, client, []}
+
+  defp compile_options({%Client{} = client, opts}) when is_list(opts) do
+    if Keyword.keyword?(opts), do: {:ok, client, opts}, else: not_to_compile({client, opts})
+  end
+
+  defp compile_options(other), do: not_to_compile(other)
+
+  defp not_to_compile(other) do
+    {:error,
+     Error.new(
+       :argument,
+       "expected :compile to be an EXLA.CustomCall.Client, or one and a keyword list, got: " <>
+         inspect(other),
+       field: :compile
+     )}
   end
 
   @doc """

@@ -27,6 +27,8 @@ defmodule EXLA.CustomCall.Native do
   def module_build_dirty(_context, _graph), do: stub()
   def module_check(_context, _graph), do: stub()
   def module_check_dirty(_context, _graph), do: stub()
+  def module_check_partitioner(_module, _shardy), do: stub()
+  def module_donating(_module, _parameters), do: stub()
   def module_text(_module), do: stub()
   def module_to_text_dirty(_module), do: stub()
   def module_custom_calls(_module), do: stub()

@@ -3,6 +3,7 @@ use crate::{
     context::ContextResource,
     error::{binary, Error},
     graph::{self, Refusal},
+    list::List,
 };
 use rustler::{Binary, Encoder, Env, NifResult, Resource, ResourceArc, Term};
 use stablehlo_custom_call::{
@@ -137,6 +138,25 @@ fn build<'a>(env: Env<'a>, context: Term, graph: Term) -> Built<'a> {
     });
     let bytecode = resource.make_binary(env, |module| module.bytecode());
     Ok(Ok((resource, bytecode, warnings(env, &module))))
+}
+
+/// Whether the module can be compiled with that partitioner.
+#[rustler::nif]
+fn module_check_partitioner(
+    module: ResourceArc<ModuleResource>,
+    shardy: bool,
+) -> Result<(), Error> {
+    module.check_partitioner(shardy)
+}
+
+/// The bytecode of the module with some parameters of `main` marked as donated.
+#[rustler::nif(schedule = "DirtyCpu")]
+fn module_donating<'a>(
+    env: Env<'a>,
+    module: ResourceArc<ModuleResource>,
+    parameters: List<usize>,
+) -> Result<Binary<'a>, Error> {
+    Ok(binary(env, &module.with_donors(&parameters.0)?))
 }
 
 /// The text of a light module, or `nil`: then [`module_to_text_dirty`] makes it.
