@@ -19,10 +19,10 @@ export TABLEGEN_190_PREFIX := $(EXLA_CUSTOM_CALL_LLVM_PREFIX)
 export LIBCLANG_PATH ?= $(EXLA_CUSTOM_CALL_LLVM_PREFIX)/lib
 endif
 
-.PHONY: help setup build plugin test test-plugins demo soak soak-short memory memory-short lint ci clean
+.PHONY: help setup build plugin test test-plugins demo soak soak-short memory memory-short sanitize sanitize-short lint ci clean
 
 help: ## Prints this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## Installs the missing system packages (Debian, Ubuntu)
 	@scripts/setup.sh
@@ -63,6 +63,15 @@ memory: build ## Builds 1,000,000 modules that all differ, in fresh contexts and
 
 memory-short: build ## The same for about a quarter of a minute
 	@mix run bench/memory.exs --builds $${BUILDS:-50000} --growth-mib $${GROWTH_MIB:-32}
+
+# valgrind is for these two alone.
+sanitize: plugin ## Runs the Rust crates' tests under valgrind, XLA's plugin included
+	@scripts/setup.sh valgrind
+	@scripts/sanitize.sh
+
+sanitize-short: build ## The same for the crates that need no plugin, in about half a minute
+	@scripts/setup.sh valgrind
+	@scripts/sanitize.sh --short
 
 lint: build ## Checks formats, warnings and types, in Rust and Elixir
 	@scripts/lint.sh
