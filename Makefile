@@ -19,7 +19,7 @@ export TABLEGEN_190_PREFIX := $(EXLA_CUSTOM_CALL_LLVM_PREFIX)
 export LIBCLANG_PATH ?= $(EXLA_CUSTOM_CALL_LLVM_PREFIX)/lib
 endif
 
-.PHONY: help setup build plugin test test-plugins demo soak soak-short memory memory-short fuzz fuzz-short differential differential-short lint ci clean
+.PHONY: help setup build plugin test test-plugins demo soak soak-short memory memory-short fuzz fuzz-short differential differential-short sanitize sanitize-short lint ci clean
 
 help: ## Prints this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -79,6 +79,15 @@ differential-short: plugin ## The corpus of known ones, and some 1,500 more, in 
 	@cargo build --release --locked --package compile_worker --package differential
 	@target/release/differential --corpus native/differential/corpus
 	@target/release/differential --cases $${CASES:-1500} --seed $${SEED:-1} --shrink 30 $${ARGS:-}
+
+# valgrind is for these two alone.
+sanitize: plugin ## Runs the Rust crates' tests under valgrind, XLA's plugin included
+	@scripts/setup.sh valgrind
+	@scripts/sanitize.sh
+
+sanitize-short: build ## The same for the crates that need no plugin, in about half a minute
+	@scripts/setup.sh valgrind
+	@scripts/sanitize.sh --short
 
 lint: build ## Checks formats, warnings and types, in Rust and Elixir
 	@scripts/lint.sh

@@ -161,7 +161,8 @@ mod tests {
         let code = Memory::now as fn() -> Memory as usize;
         let text = TEXT.as_ptr().addr();
         let number = NUMBER.as_ptr().addr();
-        let heap = Box::into_raw(Box::new(1)).addr();
+        let on_the_heap = Box::new(1);
+        let heap = std::ptr::from_ref(&*on_the_heap).addr();
         assert!(memory.is_code(code) && !memory.is_writable(code, 1));
         assert!(memory.is_readable(text, 4) && !memory.is_code(number));
         assert!(memory.is_writable(number, 8) && !memory.is_writable(text, 4));
