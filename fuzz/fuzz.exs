@@ -3,8 +3,8 @@
 #
 # The modules are compiled to a folder of beam files, so that the VMs that try the inputs start at once.
 sources = Path.wildcard(Path.join(__DIR__, "{lib,targets}/*.ex"))
-beams = Path.join(Mix.Project.build_path(), "fuzz")
-File.rm_rf!(beams)
+directory = Path.join(System.tmp_dir!(), "exla_custom_call_fuzz.#{System.pid()}")
+beams = Path.join(directory, "beams")
 File.mkdir_p!(beams)
 
 case Kernel.ParallelCompiler.compile_to_path(sources, beams) do
@@ -15,8 +15,9 @@ case Kernel.ParallelCompiler.compile_to_path(sources, beams) do
       |> Enum.sort()
 
     Code.prepend_path(beams)
-    Fuzz.Driver.main(System.argv(), targets, beams)
+    Fuzz.Driver.main(System.argv(), targets, directory, beams)
 
   {:error, _errors, _warnings} ->
+    File.rm_rf!(directory)
     System.halt(2)
 end

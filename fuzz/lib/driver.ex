@@ -33,21 +33,39 @@ defmodule Fuzz.Driver do
 
   @defaults %{seconds: 600, inputs: 1_000_000_000, from: 0, hang_ms: 20_000, memory_mib: 3_000}
 
+  @columns [
+    {"target", 14},
+    {"inputs", 9},
+    {"seconds", 9},
+    {"ok", 9},
+    {"refused", 9},
+    {"crashes", 9},
+    {"hangs", 7},
+    {"unexpected", 12},
+    {"slowest ms", 12},
+    {"MiB", 8},
+    {"atoms", 7}
+  ]
+
   # A target that has crashed so often has been heard.
   @most_crashes 12
   @start_ms 60_000
   @poll_ms 50
   @shrink_ms 30_000
 
-  def main(argv, targets, beams) do
-    {options, chosen} = options!(argv, targets)
-    directory = Path.join(System.tmp_dir!(), "exla_custom_call_fuzz.#{System.pid()}")
-    File.mkdir_p!(directory)
-    options = Map.merge(options, %{directory: directory, beams: beams})
-
+  def main(argv, targets, directory, beams) do
     status =
       try do
-        if options[:replay], do: replay(options), else: fuzz(options, chosen)
+        case options(argv, targets) do
+          {:ok, options, chosen} ->
+            options = Map.merge(options, %{directory: directory, beams: beams})
+            if options[:replay], do: replay(options), else: fuzz(options, chosen)
+
+          :error ->
+            names = Enum.map_join(targets, ", ", &name/1)
+            IO.puts(:stderr, String.replace(@usage, "%TARGETS%", names))
+            2
+        end
       after
         File.rm_rf!(directory)
       end
@@ -55,7 +73,7 @@ defmodule Fuzz.Driver do
     System.halt(status)
   end
 
-  defp options!(argv, targets) do
+  defp options(argv, targets) do
     with {given, [], []} <- OptionParser.parse(argv, strict: @switches),
          names =
            for({:target, names} <- given, name <- String.split(names, ",", trim: true), do: name),
@@ -63,12 +81,9 @@ defmodule Fuzz.Driver do
          chosen = Enum.map(names, fn name -> Enum.find(targets, &(name(&1) == name)) end),
          false <- nil in chosen do
       seed = :erlang.phash2({System.os_time(), System.pid()}, 1_000_000)
-      {@defaults |> Map.put(:seed, seed) |> Map.merge(Map.new(given)), chosen}
+      {:ok, @defaults |> Map.put(:seed, seed) |> Map.merge(Map.new(given)), chosen}
     else
-      _ ->
-        names = Enum.map_join(targets, ", ", &name/1)
-        IO.puts(:stderr, String.replace(@usage, "%TARGETS%", names))
-        System.halt(2)
+      _ -> :error
     end
   end
 
@@ -77,8 +92,9 @@ defmodule Fuzz.Driver do
   defp fuzz(options, targets) do
     IO.puts("seed #{options.seed}, #{options.seconds} seconds for #{length(targets)} targets")
     each = div(options.seconds * 1000, length(targets))
+    IO.puts(line(Enum.map(@columns, &elem(&1, 0))))
     reports = Enum.map(targets, &target(&1, options, each))
-    table(reports)
+    total(reports)
     reports |> Enum.flat_map(& &1.findings) |> Enum.each(&tell(&1, options))
     if Enum.all?(reports, &clean?/1), do: 0, else: 1
   end
@@ -375,25 +391,7 @@ defmodule Fuzz.Driver do
 
   # Telling
 
-  @columns [
-    {"target", 14},
-    {"inputs", 9},
-    {"seconds", 9},
-    {"ok", 9},
-    {"refused", 9},
-    {"crashes", 9},
-    {"hangs", 7},
-    {"unexpected", 12},
-    {"slowest ms", 12},
-    {"MiB", 8},
-    {"atoms", 7}
-  ]
-
-  defp table(reports) do
-    IO.puts("")
-    IO.puts(line(Enum.map(@columns, &elem(&1, 0))))
-    Enum.each(reports, &row/1)
-
+  defp total(reports) do
     sum = fn key -> reports |> Enum.map(&Map.fetch!(&1, key)) |> Enum.sum() end
     keys = [:done, :milliseconds, :ok, :refused, :crashes, :hangs, :unexpected, :memory, :atoms]
     slowest = reports |> Enum.map(& &1.slowest) |> Enum.max()

@@ -96,7 +96,8 @@ defmodule EXLA.CustomCall.Library do
   @doc """
   Loads the shared object at `path`, and registers the handlers that are named: a map or list of
   `{target_name, handler}`. The target name is what a spec calls, any bytes; the handler is the symbol
-  of a function, or a map of the symbols for its stages.
+  of a function, or a map of the symbols for its stages. The functions are the library's own: those of
+  libraries that it depends on are no handlers of its.
 
   Either all of them are registered, or none.
 

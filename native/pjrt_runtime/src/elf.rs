@@ -26,6 +26,7 @@ const PT_GNU_RELRO: u32 = 0x6474_e552;
 const PT_GNU_PROPERTY: u32 = 0x6474_e553;
 const PF_X: u32 = 1;
 const PF_W: u32 = 2;
+const PF_R: u32 = 4;
 
 const SHT_DYNAMIC: u32 = 6;
 const SHT_NOBITS: u32 = 8;
@@ -258,6 +259,7 @@ fn consistent(
                 load.maps(section.offset, section.address, section.size)
             };
             place
+                && (load.flags & PF_R != 0 || section.is(SHF_EXECINSTR))
                 && (load.flags & PF_X != 0 || !section.is(SHF_EXECINSTR))
                 && (load.flags & PF_W != 0 || !section.is(SHF_WRITE))
         });
@@ -408,6 +410,7 @@ mod tests {
         let dynamic = program_header(PT_DYNAMIC);
         for (at, byte) in [
             (load, 0x33),
+            (load + 4, 0),
             (load + 18, 0x33),
             (load + 45, 0x33),
             (dynamic + 17, 0x55),

@@ -17,6 +17,8 @@ pub(crate) struct Gate {
 struct State {
     users: usize,
     taken: bool,
+    /// How many wait: a call of the system that nobody waits for is saved.
+    waiting: usize,
 }
 
 /// The right to hand the buffer over, given back when it is dropped.
@@ -32,10 +34,12 @@ impl Gate {
     pub(crate) fn enter(&self, alone: bool) -> Pass<'_> {
         let mut state = self.lock();
         while state.taken || (alone && state.users > 0) {
+            state.waiting += 1;
             state = self
                 .changed
                 .wait(state)
                 .unwrap_or_else(PoisonError::into_inner);
+            state.waiting -= 1;
         }
         if alone {
             state.taken = true;
@@ -59,8 +63,11 @@ impl Drop for Pass<'_> {
         } else {
             state.users -= 1;
         }
+        let is_awaited = state.waiting > 0;
         drop(state);
-        self.gate.changed.notify_all();
+        if is_awaited {
+            self.gate.changed.notify_all();
+        }
     }
 }
 
