@@ -18,6 +18,8 @@ pub struct Case {
     pub attributes: Vec<Named>,
     pub backend_config: Option<Vec<u8>>,
     pub mlir_attributes: Vec<Named>,
+    /// Device meshes by name.
+    pub meshes: Vec<Named>,
     /// Private functions that return what they are given, by name and types.
     pub functions: Vec<(Vec<u8>, Vec<Type>)>,
     /// Whether Shardy partitions.
@@ -35,6 +37,7 @@ impl Default for Case {
             attributes: Vec::new(),
             backend_config: None,
             mlir_attributes: Vec::new(),
+            meshes: Vec::new(),
             functions: Vec::new(),
             shardy: false,
             partitions: 1,
@@ -106,6 +109,7 @@ impl Case {
             },
         });
         Graph {
+            meshes: named(&self.meshes),
             functions,
             ..Graph::default()
         }
@@ -141,6 +145,14 @@ impl Case {
         }
 
         let mut module = b"module {\n".to_vec();
+        for (name, text) in &self.meshes {
+            splices(text)?;
+            module.extend(b"  \"sdy.mesh\"() {sym_name = ");
+            quote(&mut module, name);
+            module.extend(b", mesh = ");
+            module.extend(text);
+            module.extend(b"} : () -> ()\n");
+        }
         for (name, types) in &self.functions {
             module.extend(b"  func.func private @");
             quote(&mut module, name);
@@ -207,6 +219,21 @@ impl Case {
         Ok(module)
     }
 
+    /// Whether XLA throws the custom call away before it looks into its attributes: nobody uses its
+    /// results, or there are no elements in them, and it has no side effect.
+    pub fn is_dead(&self) -> bool {
+        let has_effect = (&b"has_side_effect"[..], &b"true"[..]);
+        let has_effect = self
+            .mlir_attributes
+            .iter()
+            .any(|(name, text)| (name.as_slice(), text.trim_ascii()) == has_effect);
+        let is_empty = |r#type: &Type| match r#type {
+            Type::Tensor { dimensions, .. } => dimensions.contains(&0),
+            _ => true,
+        };
+        !has_effect && self.results.iter().all(is_empty)
+    }
+
     /// What a shrunken case should have less of.
     pub fn weight(&self) -> usize {
         let texts = |list: &[Named]| -> usize {
@@ -218,6 +245,7 @@ impl Case {
         self.target.len()
             + texts(&self.attributes)
             + texts(&self.mlir_attributes)
+            + texts(&self.meshes)
             + self
                 .backend_config
                 .as_ref()
@@ -371,11 +399,12 @@ mod tests {
                 Type::Token,
                 f32.clone(),
             ],
-            attributes: vec![(b"a \"b".to_vec(), b"[1, 2 : i8]".to_vec())],
+            attributes: vec![(b"a \"b".to_vec(), b"{x = 2 : i8}".to_vec())],
             mlir_attributes: vec![
                 (b"called_computations".to_vec(), b"[@f]".to_vec()),
                 (b"x.y".to_vec(), b"\"}\"".to_vec()),
             ],
+            meshes: vec![(b"m".to_vec(), b"#sdy.mesh<[\"x\"=2]>".to_vec())],
             functions: vec![(b"f".to_vec(), vec![f32])],
             ..Case::default()
         }
@@ -388,6 +417,19 @@ mod tests {
         let built = Module::build(&context, &case.graph()).unwrap();
         let parsed = Module::parse(&context, &case.text().unwrap()).unwrap();
         assert_eq!(built.to_text(), parsed.to_text());
+    }
+
+    #[test]
+    fn a_call_without_elements_in_its_results_and_without_effect_is_dead() {
+        assert!(!case().is_dead());
+        let mut dead = Case {
+            results: vec![Type::Token, Type::tensor(ElementType::F32, &[2, 0])],
+            ..case()
+        };
+        assert!(dead.is_dead());
+        let effect = (b"has_side_effect".to_vec(), b" true".to_vec());
+        dead.mlir_attributes.push(effect);
+        assert!(!dead.is_dead());
     }
 
     #[test]

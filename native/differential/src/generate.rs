@@ -119,6 +119,10 @@ fn spec(rng: &mut Rng) -> Case {
     if rng.once_in(40) {
         case.target = rng.pick(&XLA_TARGETS).as_bytes().to_vec();
     }
+    // XLA reads no attributes of what nobody uses.
+    if case.is_dead() && !rng.once_in(4) {
+        set(&mut case, "has_side_effect", "true".into());
+    }
     for _ in 0..rng.pick(&[0, 1, 1, 2, 3]) {
         compiler_attribute(rng, &mut case);
     }
@@ -263,6 +267,17 @@ fn compiler_attribute(rng: &mut Rng, case: &mut Case) {
         9 => {
             let text = sharding(rng, case);
             set(case, "sdy.sharding", text);
+            if !rng.once_in(4) {
+                let mesh = rng.pick(&[
+                    "#sdy.mesh<[\"x\"=2]>",
+                    "#sdy.mesh<[\"x\"=2]>",
+                    "#sdy.mesh<[\"x\"=2, \"y\"=1]>",
+                    "#sdy.mesh<[\"x\"=2], device_ids=[1, 0]>",
+                    "#sdy.mesh<[], device_ids=[1]>",
+                    "#sdy.mesh<[\"y\"=2]>",
+                ]);
+                case.meshes = vec![named("mesh", mesh)];
+            }
             case.shardy = !rng.once_in(5);
         }
         10 => {
@@ -477,6 +492,8 @@ fn sharding(rng: &mut Rng, case: &Case) -> String {
         "mesh<[\"x\"=2, \"y\"=1]>",
         "mesh<[]>",
         "@mesh",
+        "@mesh",
+        "@mesh",
     ]);
     let list: Vec<_> = case
         .results
@@ -524,6 +541,11 @@ fn change(rng: &mut Rng, case: &mut Case) {
     match rng.below(12) {
         0..=5 => {
             let in_attributes = case.attributes.len();
+            if !case.meshes.is_empty() && rng.once_in(4) {
+                let (_, text) = &mut case.meshes[0];
+                *text = grammar::mutate(rng, text);
+                return;
+            }
             let all = in_attributes + case.mlir_attributes.len();
             if all == 0 {
                 return any_text(rng, case);

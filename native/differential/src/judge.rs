@@ -74,8 +74,12 @@ pub struct Class {
     pub theirs: Vec<String>,
 }
 
-/// Compares; `theirs` has an answer of each plugin, in order, or why there is none.
-pub fn judge(ours: &Ours, theirs: &Result<Vec<Theirs>, &'static str>) -> Verdict {
+/// Why nothing follows from XLA's taking a custom call that is dead.
+const DEAD: &str = "XLA drops the custom call unread";
+
+/// Compares; `theirs` has an answer of each plugin, in order, or why there is none. `dead` is whether
+/// XLA drops the custom call as [dead code](crate::case::Case::is_dead).
+pub fn judge(ours: &Ours, theirs: &Result<Vec<Theirs>, &'static str>, dead: bool) -> Verdict {
     let said = match ours {
         Ours::Accepts { .. } => String::new(),
         Ours::Refuses { message, .. } => shape(message),
@@ -122,6 +126,8 @@ pub fn judge(ours: &Ours, theirs: &Result<Vec<Theirs>, &'static str>) -> Verdict
                 Verdict::BothRefuse
             } else if let Some(limit) = limits::of(message) {
                 Verdict::Limit(limit)
+            } else if dead {
+                Verdict::NotComparable(DEAD)
             } else {
                 differ(Kind::RefusesWhatXlaAccepts, answers)
             }
@@ -233,7 +239,7 @@ mod tests {
 
     #[test]
     fn what_is_accepted_must_be_accepted_by_every_plugin() {
-        let of = |theirs: &[Theirs]| judge(&accepts(), &Ok(theirs.to_vec()));
+        let of = |theirs: &[Theirs]| judge(&accepts(), &Ok(theirs.to_vec()), false);
         assert_eq!(of(&[Theirs::Accepts, Theirs::Accepts]), Verdict::BothAccept);
         assert_eq!(
             kind(&of(&[Theirs::Accepts, refuses_to_read()])),
@@ -253,7 +259,9 @@ mod tests {
 
     #[test]
     fn what_is_refused_must_be_refused_by_a_plugin_or_be_a_limit() {
-        let of = |message: &str, theirs: &[Theirs]| judge(&refuses(message), &Ok(theirs.to_vec()));
+        let of = |message: &str, theirs: &[Theirs]| {
+            judge(&refuses(message), &Ok(theirs.to_vec()), false)
+        };
         assert_eq!(of("no", &[Theirs::Accepts, dies()]), Verdict::BothRefuse);
         assert_eq!(of("no", &[refuses_later()]), Verdict::BothRefuse);
         assert_eq!(
@@ -265,8 +273,12 @@ mod tests {
             Verdict::Limit(_)
         ));
         assert_eq!(
-            judge(&refuses("no"), &Err("brackets do not match")),
+            judge(&refuses("no"), &Err("brackets do not match"), false),
             Verdict::NotComparable("brackets do not match")
+        );
+        assert_eq!(
+            judge(&refuses("no"), &Ok(vec![Theirs::Accepts]), true),
+            Verdict::NotComparable(DEAD)
         );
     }
 

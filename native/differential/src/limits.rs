@@ -5,6 +5,8 @@
 pub struct Limit {
     /// Part of the message of the refusal.
     pub words: &'static str,
+    /// Parts of the text that the message quotes, of which it has to have one; empty for any text.
+    pub texts: &'static [&'static str],
     pub reason: &'static str,
 }
 
@@ -12,67 +14,144 @@ pub struct Limit {
 pub const LIMITS: &[Limit] = &[
     Limit {
         words: "nests deeper than ",
+        texts: &[],
         reason: "the parser recurses, and the stack of a scheduler's thread is small",
     },
     Limit {
         words: ", more than the limit of ",
+        texts: &[],
         reason: "a text is read in one go",
     },
     Limit {
         words: "a comment has no place in an attribute",
+        texts: &[],
         reason: "dialects' attributes read comments in another way than the rest does",
     },
     Limit {
         words: "sparse elements are not taken",
+        texts: &[],
         reason: "MLIR 19 crashes over many of them",
     },
     Limit {
         words: "an array has elements of i1, or of 8, 16, 32 or 64 bits",
+        texts: &[],
         reason: "MLIR 19 crashes over other elements",
     },
     Limit {
         words: "the elements of an array of i1 are true and false",
+        texts: &[],
         reason: "MLIR 19 crashes over digits there",
     },
     Limit {
         words: "the elements of a complex type are pairs",
+        texts: &[],
         reason: "MLIR 19 crashes over other elements",
     },
     Limit {
         words: "a pair is an element of a complex type only",
+        texts: &[],
         reason: "MLIR 19 reads beyond its memory over them",
     },
     Limit {
         words: "an integer type has at most 128 bits",
+        texts: &[],
         reason: "a short text would take megabytes",
     },
     Limit {
         words: "a number has at most 1024 digits",
+        texts: &[],
         reason: "reading one takes the square of its length",
     },
     Limit {
         words: "a word has at most 1024 characters",
+        texts: &[],
         reason: "reading one takes the square of its length",
     },
     Limit {
         words: "there are more than 1024 dimensions",
+        texts: &[],
         reason: "reading them takes the square of their number",
     },
     Limit {
         words: "is not valid UTF-8; MLIR identifiers are UTF-8 text",
+        texts: &[],
         reason: "names are text in Elixir",
     },
     Limit {
         words: "holds a NUL byte; MLIR identifiers cannot",
+        texts: &[],
         reason: "C interfaces end a name there",
     },
     Limit {
         words: "the attribute name \"mhlo.backend_config\" is reserved",
+        texts: &[],
         reason: "it would shadow the spec's own backend_config",
     },
+    Limit {
+        words: "expected non-function type",
+        texts: NEW_TYPES,
+        reason: "MLIR 19 does not know the type",
+    },
+    Limit {
+        words: "of the attributes of dialects, a custom call takes those of sdy",
+        texts: &[],
+        reason: "those of others are not read here, and XLA ends the process over some",
+    },
+    Limit {
+        words: "of the types of dialects, a custom call's attributes take",
+        texts: &[],
+        reason: "those of others are not read here, and XLA ends the process over some",
+    },
+    Limit {
+        words: "XLA's compiler takes this custom call apart itself",
+        texts: &[],
+        reason: "over some operands and attributes it ends the process",
+    },
+    Limit {
+        words: "XLA's own custom call of this name has",
+        texts: &[],
+        reason: "over others it ends the process, or the run",
+    },
+    Limit {
+        words: "call_target_name: it is empty",
+        texts: &[],
+        reason: "no handler can have that name",
+    },
+    Limit {
+        words: "raise max_array_bytes of the context",
+        texts: &[],
+        reason: "XLA writes all elements out, as often as it copies the custom call",
+    },
+];
+
+/// Types that came after MLIR 19.
+const NEW_TYPES: &[&str] = &[
+    "f8E3M4",
+    "f8E4M3",
+    "f8E8M0FNU",
+    "f4E2M1FN",
+    "f6E2M3FN",
+    "f6E3M2FN",
 ];
 
 /// The limit that a refusal is.
 pub fn of(message: &str) -> Option<&'static Limit> {
-    LIMITS.iter().find(|limit| message.contains(limit.words))
+    LIMITS.iter().find(|limit| {
+        let quotes = |text: &&str| message.contains(text);
+        message.contains(limit.words) && (limit.texts.is_empty() || limit.texts.iter().any(quotes))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_is_known_by_its_words_and_where_it_says_so_by_the_text() {
+        assert!(of("the text of \"k\" nests deeper than 64 at line 1").is_some());
+        let refusal =
+            |text: &str| format!("expected non-function type, at line 1, column 1: \"{text}\"");
+        assert!(of(&refusal("f8E3M4")).is_some());
+        assert_eq!(of(&refusal("f33")), None);
+    }
 }

@@ -61,10 +61,10 @@ impl Theirs {
     /// What it said, without the places and the program that it repeats.
     pub fn gist(&self) -> &str {
         let message = self.message();
-        let first = message.split("\n").next().unwrap_or_default();
+        let first = message.split('\n').next().unwrap_or_default();
         match first.split_once("error: ") {
-            Some((_, gist)) => gist,
-            None => first,
+            Some((_, gist)) if !self.is_end() => gist,
+            _ => first,
         }
     }
 

@@ -6,6 +6,7 @@
 //! results = tensor<f32>
 //! attribute scale = 2.0 : f32
 //! mlir called_computations = [@f]
+//! mesh mesh = #sdy.mesh<["x"=2]>
 //! function f = tensor<f32>
 //! verdict = accept
 //! plugin 0.115 = accepts
@@ -82,6 +83,9 @@ impl Record {
         for (key, text) in &case.mlir_attributes {
             line(&format!("mlir {}", name(key)), &value(text));
         }
+        for (key, text) in &case.meshes {
+            line(&format!("mesh {}", name(key)), &value(text));
+        }
         for (key, list) in &case.functions {
             line(&format!("function {}", name(key)), &types(list));
         }
@@ -126,6 +130,10 @@ impl Record {
             )),
             "backend_config" => case.backend_config = Some(parse_value(text).ok_or(WRONG)?),
             "mlir" => case.mlir_attributes.push((
+                parse_name(rest).ok_or("the name is not as it should be")?,
+                parse_value(text).ok_or(WRONG)?,
+            )),
+            "mesh" => case.meshes.push((
                 parse_name(rest).ok_or("the name is not as it should be")?,
                 parse_value(text).ok_or(WRONG)?,
             )),
@@ -316,6 +324,7 @@ mod tests {
                 ],
                 backend_config: Some(b"\0".to_vec()),
                 mlir_attributes: vec![(b"a.b-c".to_vec(), "\"é\"".into())],
+                meshes: vec![(b"mesh".to_vec(), b"#sdy.mesh<[]>".to_vec())],
                 functions: vec![
                     (b"f".to_vec(), vec![]),
                     (b"g h".to_vec(), vec![Type::Token]),

@@ -43,11 +43,13 @@ pub struct Answers {
     pub theirs: Result<Vec<Theirs>, &'static str>,
     /// Whether a process of XLA's ended that did not when it was asked again.
     pub unsteady: bool,
+    /// Whether XLA drops the custom call unread.
+    pub dead: bool,
 }
 
 impl Answers {
     pub fn verdict(&self) -> Verdict {
-        match judge(&self.ours, &self.theirs) {
+        match judge(&self.ours, &self.theirs, self.dead) {
             Verdict::Differ(class) if self.unsteady => Verdict::Differ(Class {
                 kind: Kind::Unsteady,
                 ..class
@@ -97,6 +99,7 @@ impl Session {
             ours,
             theirs,
             unsteady: false,
+            dead: case.is_dead(),
         })
     }
 

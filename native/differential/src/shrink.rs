@@ -73,6 +73,11 @@ fn smaller(case: &Case) -> Vec<Case> {
         });
         with(&|case| case.functions[index].1.clear());
     }
+    for index in 0..case.meshes.len() {
+        with(&|case| {
+            case.meshes.remove(index);
+        });
+    }
     with(&|case| {
         case.shardy = false;
         case.partitions = 1;
@@ -114,6 +119,9 @@ fn smaller(case: &Case) -> Vec<Case> {
     }
     for (index, text) in texts(&case.mlir_attributes) {
         with(&|case| case.mlir_attributes[index].1 = text.clone());
+    }
+    for (index, text) in texts(&case.meshes) {
+        with(&|case| case.meshes[index].1 = text.clone());
     }
     for index in 0..case.attributes.len() {
         with(&|case| case.attributes[index].0 = b"k".to_vec());
