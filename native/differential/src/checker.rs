@@ -33,7 +33,9 @@ pub enum Ours {
 
 /// Asks in this process.
 pub fn check(case: &Case) -> Ours {
-    match Module::build(&Context::new(Limits::default()), &case.graph()) {
+    let built = Module::build(&Context::new(Limits::default()), &case.graph())
+        .and_then(|module| module.check_partitioner(case.shardy).map(|()| module));
+    match built {
         Ok(module) => Ours::Accepts {
             program: module.to_bytecode(),
         },

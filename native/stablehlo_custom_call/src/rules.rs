@@ -227,8 +227,10 @@ pub(crate) fn meshes(given: &[NamedText<'_>], findings: &mut Findings) -> Meshes
                 "it is another attribute",
                 "a mesh is #sdy.mesh<[\"x\"=2]>",
             ),
-            // The texts are read again, and the error is told then.
-            Err(_) => {}
+            Err(fault) => {
+                let expected = "a mesh is #sdy.mesh<[\"x\"=2]>";
+                findings.push("meshes", mesh, fault.offset, fault.message, expected);
+            }
         }
     }
     meshes
