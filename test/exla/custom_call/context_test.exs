@@ -79,7 +79,7 @@ defmodule EXLA.CustomCall.ContextTest do
     Task.await_many(tasks, 60_000)
   end
 
-  defp wait_until(fun, tries \\ 5_000) do
+  defp wait_until(fun, tries \\ 30_000) do
     cond do
       fun.() -> :ok
       tries == 0 -> flunk("it did not come")
@@ -240,16 +240,16 @@ defmodule EXLA.CustomCall.ContextTest do
         end)
 
       for n <- 1..20 do
-        assert_receive {:module, ^round, module, ^n}, 5_000
+        assert_receive {:module, ^round, module, ^n}, 60_000
         assert_read_back(module, n)
       end
 
-      assert_receive {:module, ^round, module, :chain}, 5_000
+      assert_receive {:module, ^round, module, :chain}, 60_000
       executable = Client.compile!(XLA.client(), module)
       input = XLA.f32([1.0, 2.0, 3.0, 4.0])
       [result] = Executable.run!(executable, [input], results: :binary)
       assert XLA.floats(result) == [-1.0, -2.0, -3.0, -4.0]
-      assert_receive {:DOWN, ^monitor, :process, ^pid, :normal}, 5_000
+      assert_receive {:DOWN, ^monitor, :process, ^pid, :normal}, 60_000
     end
   end
 
@@ -297,7 +297,7 @@ defmodule EXLA.CustomCall.ContextTest do
 
     # Each is passed on once more, and its own process ends with it.
     for n <- 1..100 do
-      assert_receive {:made, ^n, context, module}, 5_000
+      assert_receive {:made, ^n, context, module}, 60_000
 
       spawn_link(fn ->
         again = differing(n + 1_000, context)
@@ -310,7 +310,7 @@ defmodule EXLA.CustomCall.ContextTest do
     :erlang.garbage_collect()
 
     for n <- 1..100 do
-      assert_receive {:passed, ^n, module}, 5_000
+      assert_receive {:passed, ^n, module}, 60_000
       assert_read_back(module, n + 1_000)
     end
   end
