@@ -221,6 +221,20 @@ fn a_program_that_takes_more_memory_than_the_ceiling_ends_the_worker() {
 }
 
 #[test]
+fn a_worker_that_used_up_its_processor_time_is_one_that_took_too_long() {
+    let mut worker = Worker::spawn(&Settings {
+        ceilings: Ceilings {
+            cpu_seconds: 1,
+            ..Ceilings::default()
+        },
+        ..settings()
+    })
+    .unwrap();
+    let outcome = worker.compile(Request::of(chain(6000).as_bytes()));
+    assert_eq!(outcome, Outcome::TimedOut);
+}
+
+#[test]
 fn the_stack_has_the_size_that_was_asked_for() {
     // MLIR's parser recurses at each bracket.
     let nested = format!(", a = {}{}", "[".repeat(5000), "]".repeat(5000));
