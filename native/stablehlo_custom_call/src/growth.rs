@@ -269,9 +269,10 @@ mod tests {
             let call = CustomCall {
                 call_target_name: self.target.as_bytes(),
                 api_version: 4,
-                attributes: vec![text],
+                attributes: vec![],
                 backend_config: None,
-                mlir_attributes: vec![],
+                // Where any attribute may stand.
+                mlir_attributes: vec![text],
             };
             let negate = OperationKind::Generic {
                 name: self.operation.as_bytes(),

@@ -69,9 +69,13 @@ pub(crate) fn check(text: &[u8], at: usize, position: Position) -> Result<(), (u
         ));
     }
     if dialect == b"sdy" && !is_type {
-        return shardy::Attribute::parse(symbol)
-            .map(|_| ())
-            .map_err(|fault| (at + fault.offset, fault.message));
+        let attribute =
+            shardy::Attribute::parse(symbol).map_err(|fault| (at + fault.offset, fault.message))?;
+        // What Shardy checks of an attribute wherever it stands.
+        return match attribute.verify().into_iter().next() {
+            Some(fault) => Err((at, fault.to_string())),
+            None => Ok(()),
+        };
     }
     if position == Position::Elsewhere {
         return Ok(());

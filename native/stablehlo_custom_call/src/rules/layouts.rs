@@ -133,7 +133,8 @@ fn mismatch(
         };
     };
     let rank = dimensions.len();
-    let expected = match rank {
+    let expected = || {
+        match rank {
         0 => format!("{what} {index} is a scalar, whose layout is dense<> : tensor<0xindex>"),
         1 => format!("{what} {index} has one dimension, so its layout is dense<0> : tensor<1xindex>"),
         _ => format!(
@@ -141,11 +142,12 @@ fn mismatch(
              varies fastest first",
             rank - 1
         ),
+    }
     };
     if layout.count != rank as u64 {
         return Some((
             format!("a layout of {}", count_of_dimensions(layout.count)),
-            expected,
+            expected(),
         ));
     }
     let minor_to_major = layout.indices()?;
@@ -170,7 +172,7 @@ fn mismatch(
             .and_then(|at| seen.get_mut(at))
         {
             Some(seen) if !*seen => *seen = true,
-            _ => return Some((format!("the layout {minor_to_major:?}"), expected)),
+            _ => return Some((format!("the layout {minor_to_major:?}"), expected())),
         }
     }
     None

@@ -19,63 +19,56 @@ pub(crate) fn check_operation(
     given: &NamedText<'_>,
     findings: &mut Findings,
 ) {
-    let read = || Attribute::parse(given.text.trim_ascii());
-    if given.name.starts_with(b"sdy.") {
-        if let Ok(attribute) = read() {
-            for advice in attribute.portability() {
-                findings.warnings.push(Warning {
-                    field,
-                    name: given.name.into(),
-                    found: format!("{}: {}", advice.place, advice.message),
-                    instead: "write it in a way that both read, or use a newer plugin".into(),
-                });
-            }
+    if !given.name.starts_with(b"sdy.") {
+        return;
+    }
+    let read = Attribute::parse(given.text.trim_ascii()).ok();
+    if let Some(attribute) = &read {
+        for advice in attribute.portability() {
+            findings.warnings.push(Warning {
+                field,
+                name: given.name.into(),
+                found: format!("{}: {}", advice.place, advice.message),
+                instead: "write it in a way that both read, or use a newer plugin".into(),
+            });
         }
     }
-    match given.name {
-        b"sdy.sharding_rule" => match read() {
-            Ok(Attribute::ShardingRule(rule)) => {
-                let operands: Vec<_> = operands.iter().map(|t| shape(t)).collect();
-                let results: Vec<_> = results.iter().map(shape).collect();
-                let faults = rule.verify(&operands, &results);
-                let is_right = faults.is_empty();
-                push(field, given, faults, findings);
-                if is_right {
-                    for advice in rule.size_mismatches(&operands, &results) {
-                        findings.warnings.push(Warning {
-                            field,
-                            name: given.name.into(),
-                            found: format!("{}: {}", advice.place, advice.message),
-                            instead: "Shardy splits by the factors, not by the dimensions".into(),
-                        });
-                    }
+    let expected = match (given.name, read) {
+        (b"sdy.sharding_rule", Some(Attribute::ShardingRule(rule))) => {
+            let operands: Vec<_> = operands.iter().map(|t| shape(t)).collect();
+            let results: Vec<_> = results.iter().map(shape).collect();
+            let faults = rule.verify(&operands, &results);
+            if faults.is_empty() {
+                for advice in rule.size_mismatches(&operands, &results) {
+                    findings.warnings.push(Warning {
+                        field,
+                        name: given.name.into(),
+                        found: format!("{}: {}", advice.place, advice.message),
+                        instead: "Shardy splits by the factors, not by the dimensions".into(),
+                    });
                 }
             }
-            _ => wrong(findings, field, given, "it is #sdy.op_sharding_rule<...>"),
-        },
-        b"sdy.sharding" => match read() {
-            Ok(Attribute::ShardingPerValue(shardings)) => {
-                let results: Vec<_> = results.iter().map(shape).collect();
-                push(field, given, shardings.verify(Role::Result, &results, meshes), findings);
-            }
-            _ => wrong(findings, field, given,
-                "on an operation it is #sdy.sharding_per_value<[...]>, with a sharding for each result",
-            ),
-        },
-        b"sdy.propagation_edges" => {
-            if !matches!(read(), Ok(Attribute::PropagationEdges(_))) {
-                wrong(findings, field, given, "it is #sdy.propagation_edges<...>");
-            }
+            push(field, given, faults, findings);
+            return;
         }
+        (b"sdy.sharding", Some(Attribute::ShardingPerValue(shardings))) => {
+            let results: Vec<_> = results.iter().map(shape).collect();
+            let faults = shardings.verify(Role::Result, &results, meshes);
+            push(field, given, faults, findings);
+            return;
+        }
+        (b"sdy.propagation_edges", Some(Attribute::PropagationEdges(_))) => return,
+        (b"sdy.sharding_rule", _) => "it is #sdy.op_sharding_rule<...>",
+        (b"sdy.sharding", _) => {
+            "on an operation it is #sdy.sharding_per_value<[...]>, with a sharding for each result"
+        }
+        (b"sdy.propagation_edges", _) => "it is #sdy.propagation_edges<...>",
         // Shardy writes them itself, while it works.
-        b"sdy.result_propagation_edges" | b"sdy.block_arg_propagation_edges" => {
-            wrong(findings, field, given, "Shardy writes it itself; leave it out");
+        (b"sdy.result_propagation_edges" | b"sdy.block_arg_propagation_edges", _) => {
+            "Shardy writes it itself; leave it out"
         }
-        _ => {}
-    }
-}
-
-fn wrong(findings: &mut Findings, field: &'static str, given: &NamedText<'_>, expected: &str) {
+        _ => return,
+    };
     findings.fault(field, given, &[], "it is another attribute", expected);
 }
 
