@@ -123,9 +123,45 @@ pub const LIMITS: &[Limit] = &[
         reason: "XLA writes all elements out, as often as it copies the custom call",
     },
     Limit {
-        words: "expected identifier key for 'resource' entry",
+        words: "a resource has no bytes here",
         texts: &[],
-        reason: "MLIR 19 reads no name in quotation marks there",
+        reason: "nobody can give a resource its bytes, and MLIR 19 reads fewer names of them",
+    },
+    Limit {
+        words: "of the 8-bit floats there are",
+        texts: NEW_TYPES,
+        reason: "the types came after MLIR 19",
+    },
+    Limit {
+        words: "XLA divides by zero where it transposes",
+        texts: &[],
+        reason: "it does so where the value is used, which the custom call alone does not tell",
+    },
+    Limit {
+        words: "XLA counts through the dimensions before the one of size 0",
+        texts: &[],
+        reason: "it does so where the value is used, as above",
+    },
+    Limit {
+        words: ", and takes a list for each",
+        texts: &[],
+        reason:
+            "PJRT 0.115 fails a check over fewer lists where results are used, and 0.106 reads none",
+    },
+    Limit {
+        words: "its grid splits ",
+        texts: &[],
+        reason: "XLA reads an mhlo.sharding unless there is an sdy.sharding, too",
+    },
+    Limit {
+        words: "only tensors can be split",
+        texts: &[],
+        reason: "XLA fails a check over it unless nobody uses the value",
+    },
+    Limit {
+        words: "the module has mhlo.sharding, which Shardy does not read",
+        texts: &[],
+        reason: "PJRT 0.115 fails a check over those that are not replicated",
     },
 ];
 
@@ -139,8 +175,18 @@ const NEW_TYPES: &[&str] = &[
     "f6E3M2FN",
 ];
 
-/// The limit that a refusal is.
+/// The limit that a refusal is. One of several faults, numbered line by line, is one where each fault is.
 pub fn of(message: &str) -> Option<&'static Limit> {
+    match message.split_once(" faults:\n") {
+        Some((count, faults)) if count.bytes().all(|byte| byte.is_ascii_digit()) => {
+            let limits: Option<Vec<_>> = faults.lines().map(of_one).collect();
+            limits?.first().copied()
+        }
+        _ => of_one(message),
+    }
+}
+
+fn of_one(message: &str) -> Option<&'static Limit> {
     LIMITS.iter().find(|limit| {
         let quotes = |text: &&str| message.contains(text);
         message.contains(limit.words) && (limit.texts.is_empty() || limit.texts.iter().any(quotes))
@@ -158,5 +204,15 @@ mod tests {
             |text: &str| format!("expected non-function type, at line 1, column 1: \"{text}\"");
         assert!(of(&refusal("f8E3M4")).is_some());
         assert_eq!(of(&refusal("f33")), None);
+    }
+
+    #[test]
+    fn several_faults_are_a_limit_where_each_of_them_is() {
+        let deep = "the text of \"k\" nests deeper than 64 at line 1";
+        assert!(of(&format!("2 faults:\n  1. {deep}\n  2. {deep}")).is_some());
+        assert_eq!(
+            of(&format!("2 faults:\n  1. {deep}\n  2. something else")),
+            None
+        );
     }
 }
