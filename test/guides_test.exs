@@ -21,6 +21,11 @@ defmodule EXLA.CustomCall.GuidesTest do
     assert Guide.run!(blocks, %{"/tmp/my_app" => folder}) == shown(blocks)
   end
 
+  test "guides/checking.md does what it says" do
+    blocks = "checking.md" |> guide() |> Guide.blocks("elixir")
+    assert Guide.run!(blocks, %{}) == shown(blocks)
+  end
+
   test "guides/handlers.md does what it says", %{tmp_dir: folder} do
     text = guide("handlers.md")
     {cpp, others} = text |> Guide.blocks("elixir") |> Enum.split_with(&(&1 =~ "libkernels.so"))

@@ -40,7 +40,7 @@ defmodule Fuzz.Targets.Native do
 
   # The tag stands for itself: it is what the answer comes with.
   @calls [
-    {:context_new, [64, 1000]},
+    {:context_new, [64, 1000, 1000, nil]},
     {:attribute_dictionary, [[{"a", "1 : i64"}]]},
     {:module_build, [nil, @graph]},
     {:module_build, [nil, @graph]},

@@ -29,13 +29,14 @@ defmodule EXLA.CustomCall.Context do
 
   alias EXLA.CustomCall.{Error, Native}
 
-  @enforce_keys [:ref, :max_nesting, :max_text_bytes, :rotate_after]
-  defstruct [:ref, :max_nesting, :max_text_bytes, :rotate_after]
+  @enforce_keys [:ref, :max_nesting, :max_text_bytes, :max_array_bytes, :rotate_after]
+  defstruct [:ref, :max_nesting, :max_text_bytes, :max_array_bytes, :rotate_after]
 
   @type t :: %__MODULE__{
           ref: reference(),
           max_nesting: 1..64,
           max_text_bytes: pos_integer(),
+          max_array_bytes: pos_integer(),
           rotate_after: pos_integer() | :infinity
         }
 
@@ -62,6 +63,7 @@ defmodule EXLA.CustomCall.Context do
 
   @max_nesting 64
   @max_text_bytes 1024 * 1024
+  @max_array_bytes 64 * 1024 * 1024
   @rotate_after 32 * 1024 * 1024
   # Sizes are 64-bit numbers in the NIF.
   @largest 0x7FFF_FFFF_FFFF_FFFF
@@ -75,6 +77,9 @@ defmodule EXLA.CustomCall.Context do
       affine expression, and of regions: 1 to 64, the default. It cannot be raised: 64 is what the
       320 KB stack of a dirty scheduler was tested with.
     * `:max_text_bytes` - the longest attribute text in bytes, default 1 MiB.
+    * `:max_array_bytes` - the bytes that the arrays in the `attributes` of one custom call may make XLA
+      allocate, default 64 MiB. `dense<0> : tensor<1000000000xi64>` is a short text, and XLA writes out
+      every element, more than once.
     * `:rotate_after` - how many bytes the MLIR context may be reckoned to have grown by when a
       module is built in it, or `:infinity`; default 32 MiB.
   """
@@ -84,18 +89,22 @@ defmodule EXLA.CustomCall.Context do
            EXLA.CustomCall.Options.validate(opts,
              max_nesting: @max_nesting,
              max_text_bytes: @max_text_bytes,
+             max_array_bytes: @max_array_bytes,
              rotate_after: @rotate_after
            ),
          {:ok, nesting} <- limit(opts, :max_nesting, @max_nesting),
          {:ok, bytes} <- limit(opts, :max_text_bytes, @largest),
+         {:ok, array_bytes} <- limit(opts, :max_array_bytes, @largest),
          {:ok, rotate_after} <- rotate_after(opts) do
-      ref = Native.context_new(nesting, bytes, if(rotate_after != :infinity, do: rotate_after))
+      rotation = if rotate_after != :infinity, do: rotate_after
+      ref = Native.context_new(nesting, bytes, array_bytes, rotation)
 
       {:ok,
        %__MODULE__{
          ref: ref,
          max_nesting: nesting,
          max_text_bytes: bytes,
+         max_array_bytes: array_bytes,
          rotate_after: rotate_after
        }}
     end

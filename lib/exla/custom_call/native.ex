@@ -18,7 +18,7 @@ defmodule EXLA.CustomCall.Native do
     end
   end
 
-  def context_new(_max_nesting, _max_text_bytes, _rotate_after), do: stub()
+  def context_new(_max_nesting, _max_text_bytes, _max_array_bytes, _rotate_after), do: stub()
   def context_stats(_context), do: stub()
 
   def attribute_dictionary(_entries), do: stub()

@@ -35,12 +35,13 @@ impl Drop for ContextResource {
 fn context_new(
     max_nesting: usize,
     max_text_bytes: usize,
+    max_array_bytes: u64,
     rotate_after: Option<usize>,
 ) -> ResourceArc<ContextResource> {
     let limits = Limits {
         max_nesting: max_nesting.min(Limits::NESTING_CEILING),
         max_text_bytes,
-        ..Limits::default()
+        max_array_bytes,
     };
     ResourceArc::new(ContextResource {
         context: Some(SharedContext::new(limits, rotate_after)),

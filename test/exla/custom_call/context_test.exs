@@ -336,7 +336,7 @@ defmodule EXLA.CustomCall.ContextTest do
     assert message(rotate_after: nil) =~ "got: nil"
 
     assert message(depth: 3) ==
-             "unknown option :depth; the options are :max_nesting, :max_text_bytes, :rotate_after"
+             "unknown option :depth; the options are :max_nesting, :max_text_bytes, :max_array_bytes, :rotate_after"
 
     assert message([1]) ==
              "expected options as a keyword list of :max_nesting, :max_text_bytes, :rotate_after, got: [1]"
