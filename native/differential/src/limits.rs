@@ -123,6 +123,11 @@ pub const LIMITS: &[Limit] = &[
         reason: "XLA writes all elements out, as often as it copies the custom call",
     },
     Limit {
+        words: "MLIR reads it, but not what it prints for it",
+        texts: &[],
+        reason: "the module that is built of it could not be read as text",
+    },
+    Limit {
         words: "expected identifier key for 'resource' entry",
         texts: &[],
         reason: "MLIR 19 reads no name in quotation marks there",
