@@ -27,7 +27,7 @@ defmodule EXLA.CustomCall.Native do
   def module_build_dirty(_context, _graph), do: stub()
   def module_check(_context, _graph), do: stub()
   def module_check_dirty(_context, _graph), do: stub()
-  def module_check_partitioner(_module, _shardy), do: stub()
+  def module_check_needs(_module, _shardy, _api_version), do: stub()
   def module_donating(_module, _parameters), do: stub()
   def module_text(_module), do: stub()
   def module_to_text_dirty(_module), do: stub()

@@ -33,8 +33,11 @@ pub enum Ours {
 
 /// Asks in this process.
 pub fn check(case: &Case) -> Ours {
-    let built = Module::build(&Context::new(Limits::default()), &case.graph())
-        .and_then(|module| module.check_partitioner(case.shardy).map(|()| module));
+    let built = Module::build(&Context::new(Limits::default()), &case.graph()).and_then(|module| {
+        // The oldest of the plugins that are asked.
+        module.needs().check(case.shardy, (0, 106))?;
+        Ok(module)
+    });
     match built {
         Ok(module) => Ours::Accepts {
             program: module.to_bytecode(),

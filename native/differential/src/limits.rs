@@ -83,9 +83,9 @@ pub const LIMITS: &[Limit] = &[
         reason: "C interfaces end a name there",
     },
     Limit {
-        words: "the attribute name \"mhlo.backend_config\" is reserved",
+        words: "\" is reserved; ",
         texts: &[],
-        reason: "it would shadow the spec's own backend_config",
+        reason: "the spec has a field for it, or it would shadow one",
     },
     Limit {
         words: "expected non-function type",

@@ -268,7 +268,10 @@ fn compile(
     options: &CompileOptions,
     donate: &[usize],
 ) -> Result<pjrt_runtime::Executable, Error> {
-    module.check_partitioner(options.use_shardy_partitioner)?;
+    module.needs().check(
+        options.use_shardy_partitioner,
+        client.plugin().api_version(),
+    )?;
     let with_donors;
     let program = if donate.is_empty() {
         module.bytecode()

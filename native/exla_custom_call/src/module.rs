@@ -7,7 +7,7 @@ use crate::{
 };
 use rustler::{Binary, Encoder, Env, NifResult, Resource, ResourceArc, Term};
 use stablehlo_custom_call::{
-    BackendConfig, Context, ElementType, EmittedCall, EmittedType, Limits, Module, Type,
+    BackendConfig, Context, ElementType, EmittedCall, EmittedType, Limits, Module, Needs, Type,
 };
 
 /// A built module, as bytes.
@@ -18,7 +18,7 @@ pub(crate) struct ModuleResource {
     bytecode: Vec<u8>,
     /// Printed while the MLIR was there, when that was cheap.
     text: Option<String>,
-    has_hlo_sharding: bool,
+    needs: Needs,
 }
 
 #[rustler::resource_impl]
@@ -36,12 +36,8 @@ impl ModuleResource {
         Ok(module.to_bytecode())
     }
 
-    /// The core's check of the partitioner that the module is to be compiled with.
-    pub(crate) fn check_partitioner(&self, shardy: bool) -> Result<(), Error> {
-        if shardy && self.has_hlo_sharding {
-            return Err(stablehlo_custom_call::Error::Partitioner.into());
-        }
-        Ok(())
+    pub(crate) fn needs(&self) -> Needs {
+        self.needs
     }
 
     fn parse(&self) -> Result<Module, Error> {
@@ -134,19 +130,20 @@ fn build<'a>(env: Env<'a>, context: Term, graph: Term) -> Built<'a> {
     let resource = ResourceArc::new(ModuleResource {
         bytecode: module.to_bytecode(),
         text: light.then(|| module.to_text()),
-        has_hlo_sharding: module.has_hlo_sharding(),
+        needs: module.needs(),
     });
     let bytecode = resource.make_binary(env, |module| module.bytecode());
     Ok(Ok((resource, bytecode, warnings(env, &module))))
 }
 
-/// Whether the module can be compiled with that partitioner.
+/// Whether the client's plugin can compile the module with that partitioner.
 #[rustler::nif]
-fn module_check_partitioner(
+fn module_check_needs(
     module: ResourceArc<ModuleResource>,
     shardy: bool,
+    api_version: (i32, i32),
 ) -> Result<(), Error> {
-    module.check_partitioner(shardy)
+    Ok(module.needs.check(shardy, api_version)?)
 }
 
 /// The bytecode of the module with some parameters of `main` marked as donated.

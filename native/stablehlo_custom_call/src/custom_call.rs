@@ -50,6 +50,7 @@ pub(crate) struct Emitted<'c> {
     /// The functions that `called_computations` names.
     pub called: Vec<Vec<u8>>,
     pub warnings: Vec<Warning>,
+    pub needs_newer: bool,
 }
 
 impl CustomCall<'_> {
@@ -86,8 +87,6 @@ impl CustomCall<'_> {
                 scope,
                 Subject {
                     target: self.call_target_name,
-                    is_configured: self.backend_config.is_some_and(|config| !config.is_empty())
-                        || !self.attributes.is_empty(),
                     operands,
                     results,
                 },
@@ -126,6 +125,7 @@ impl CustomCall<'_> {
             attributes: emitted,
             called,
             warnings: findings.warnings,
+            needs_newer: findings.needs_newer,
         })
     }
 

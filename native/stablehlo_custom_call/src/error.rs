@@ -139,6 +139,9 @@ pub enum Error {
     #[error("the module has mhlo.sharding, which Shardy does not read, and the CPU plugin of PJRT 0.115 ends the process over it; compile with the option shardy: false, or write sdy.sharding")]
     Partitioner,
 
+    #[error("an sdy attribute of the module is one that the CPU plugin of PJRT 0.106 does not read, and this plugin is of PJRT {}.{}; see the module's warnings, or use a newer plugin", .found.0, .found.1)]
+    OldPlugin { found: (i32, i32) },
+
     /// A rule of StableHLO, of Shardy or of XLA that the custom call breaks, though MLIR reads it.
     #[error("{}", Sentence(.0))]
     Rule(Box<Rule>),
@@ -195,6 +198,7 @@ impl Error {
             | Self::RegionsTooDeep { .. }
             | Self::Donation { .. }
             | Self::Partitioner
+            | Self::OldPlugin { .. }
             | Self::Operation { .. }
             | Self::Verification { .. } => ErrorKind::Graph,
         }
@@ -323,6 +327,7 @@ impl Error {
             Self::RedefinedValue { value } => format!("value {value} twice"),
             Self::RegionsTooDeep { limit } => format!("more than {limit} levels of regions"),
             Self::Donation { problem } => problem.clone(),
+            Self::OldPlugin { found } => format!("a plugin of PJRT {}.{}", found.0, found.1),
             Self::Partitioner => "mhlo.sharding, and Shardy as the partitioner".into(),
             Self::Rule(rule) => rule.found.clone(),
             Self::Several(errors) => errors.first().map(Self::found).unwrap_or_default(),
@@ -360,6 +365,7 @@ impl Error {
             Self::RedefinedValue { .. } => "one definition a value".into(),
             Self::RegionsTooDeep { limit } => format!("at most {limit} levels of regions"),
             Self::Donation { .. } => "a parameter of the function main".into(),
+            Self::OldPlugin { .. } => "a plugin of PJRT 0.107 or later".into(),
             Self::Partitioner => "sdy.sharding, or the option shardy: false".into(),
             Self::Rule(rule) => rule.expected.clone(),
             Self::Several(errors) => errors.first().map(Self::expected).unwrap_or_default(),

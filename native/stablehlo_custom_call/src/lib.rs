@@ -79,7 +79,7 @@ pub use graph::{
 };
 pub use inspect::{BackendConfig, EmittedCall, EmittedType};
 pub use limits::Limits;
-pub use module::Module;
+pub use module::{Module, Needs};
 pub use shared::{SharedContext, Stats};
 pub use types::{ElementType, Type};
 pub use warning::Warning;

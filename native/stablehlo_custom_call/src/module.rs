@@ -37,7 +37,31 @@ pub struct Module {
     context: Context,
     size: Size,
     has_hlo_sharding: bool,
+    needs_newer: bool,
     warnings: Vec<Warning>,
+}
+
+/// What a module that was built here needs of a plugin and its options.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Needs {
+    /// It has an `mhlo.sharding`, over which the CPU plugin of PJRT 0.115 ends the process where Shardy
+    /// meets it.
+    no_shardy: bool,
+    /// It has an attribute of Shardy's that the CPU plugin of PJRT 0.106 does not read.
+    newer_api: bool,
+}
+
+impl Needs {
+    /// Checks them against the partitioner and the version of the PJRT API.
+    pub fn check(self, shardy: bool, api_version: (i32, i32)) -> Result<(), Error> {
+        if shardy && self.no_shardy {
+            return Err(Error::Partitioner);
+        }
+        if self.newer_api && api_version <= rules::OLD_API {
+            return Err(Error::OldPlugin { found: api_version });
+        }
+        Ok(())
+    }
 }
 
 /// What a module's cost to print, read and free grows with.
@@ -100,12 +124,14 @@ impl Module {
             custom_calls: 0,
             function: "",
             has_hlo_sharding: false,
+            needs_newer: false,
             warnings: findings.warnings,
         };
         let Finished {
             module,
             size,
             has_hlo_sharding,
+            needs_newer,
             warnings,
         } = builder.module(graph)?;
         inner.diagnostics.take();
@@ -121,6 +147,7 @@ impl Module {
             context: context.clone(),
             size,
             has_hlo_sharding,
+            needs_newer,
             warnings,
         })
     }
@@ -157,23 +184,17 @@ impl Module {
             context: context.clone(),
             size: Size::default(),
             has_hlo_sharding: false,
+            needs_newer: false,
             warnings: Vec::new(),
         })
     }
 
-    /// Checks a module that was built here against the partitioner that it is to be compiled with.
-    ///
-    /// The CPU plugin of PJRT 0.115 ends the process where Shardy meets an `mhlo.sharding`.
-    pub fn check_partitioner(&self, shardy: bool) -> Result<(), Error> {
-        if shardy && self.has_hlo_sharding {
-            return Err(Error::Partitioner);
+    /// What decides whether a plugin can compile the module.
+    pub fn needs(&self) -> Needs {
+        Needs {
+            no_shardy: self.has_hlo_sharding,
+            newer_api: self.needs_newer,
         }
-        Ok(())
-    }
-
-    /// Whether anything in a module that was built here has an `mhlo.sharding`.
-    pub fn has_hlo_sharding(&self) -> bool {
-        self.has_hlo_sharding
     }
 
     /// How many operations a module that was built here holds, those in regions included.
@@ -312,6 +333,7 @@ struct Finished<'c> {
     module: melior::ir::Module<'c>,
     size: Size,
     has_hlo_sharding: bool,
+    needs_newer: bool,
     warnings: Vec<Warning>,
 }
 
@@ -331,6 +353,7 @@ struct Builder<'c, 's> {
     /// The name of the function at hand.
     function: &'s str,
     has_hlo_sharding: bool,
+    needs_newer: bool,
     warnings: Vec<Warning>,
 }
 
@@ -431,6 +454,7 @@ impl<'c, 's> Builder<'c, 's> {
             module,
             size: self.size,
             has_hlo_sharding: self.has_hlo_sharding,
+            needs_newer: self.needs_newer,
             warnings: self.warnings,
         })
     }
@@ -640,6 +664,7 @@ impl<'c, 's> Builder<'c, 's> {
             })?;
         self.called(emitted.called);
         self.warnings.extend(emitted.warnings);
+        self.needs_newer |= emitted.needs_newer;
         Ok(emitted.attributes)
     }
 
@@ -667,6 +692,7 @@ impl<'c, 's> Builder<'c, 's> {
             }
         }
         self.warnings.append(&mut findings.warnings);
+        self.needs_newer |= findings.needs_newer;
         Error::all(findings.errors)
     }
 

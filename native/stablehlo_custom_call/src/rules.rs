@@ -46,8 +46,6 @@ pub(crate) struct Scope<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Subject<'a> {
     pub target: &'a [u8],
-    /// Whether there are attributes or a backend_config.
-    pub is_configured: bool,
     pub operands: &'a [&'a Type],
     pub results: &'a [Type],
 }
@@ -68,11 +66,17 @@ impl<'c> Parsed<'_, 'c> {
 /// Of one attribute, more faults than this tell nobody anything.
 const MOST_FAULTS: usize = 16;
 
+/// The PJRT API of the older CPU plugin that the rules were held against, which reads less of Shardy's
+/// attributes than the newer one. What is between the two is not known.
+pub(crate) const OLD_API: (i32, i32) = (0, 106);
+
 /// What was found wrong, and what was found odd.
 #[derive(Debug, Default)]
 pub(crate) struct Findings {
     pub errors: Vec<Error>,
     pub warnings: Vec<Warning>,
+    /// Whether something needs a plugin that is newer than [`OLD_API`].
+    pub needs_newer: bool,
 }
 
 impl Findings {

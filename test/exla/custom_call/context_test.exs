@@ -339,6 +339,6 @@ defmodule EXLA.CustomCall.ContextTest do
              "unknown option :depth; the options are :max_nesting, :max_text_bytes, :max_array_bytes, :rotate_after"
 
     assert message([1]) ==
-             "expected options as a keyword list of :max_nesting, :max_text_bytes, :rotate_after, got: [1]"
+             "expected options as a keyword list of :max_nesting, :max_text_bytes, :max_array_bytes, :rotate_after, got: [1]"
   end
 end

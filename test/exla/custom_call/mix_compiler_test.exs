@@ -260,6 +260,7 @@ defmodule EXLA.CustomCall.MixCompilerTest do
         for extension in so dylib; do
           cp "#{source}" target/release/libexla_custom_call.$extension
           cp "#{source}" target/release/libxla_ffi_linalg.$extension
+          cp "#{source}" target/release/exla_custom_call_worker
         done
         """)
 
@@ -295,7 +296,7 @@ defmodule EXLA.CustomCall.MixCompilerTest do
       assert nif(context) == "one"
 
       assert cargo_calls(context) == [
-               "build --release --locked -p exla_custom_call -p xla_ffi_linalg"
+               "build --release --locked -p exla_custom_call -p xla_ffi_linalg -p compile_worker"
              ]
     end
 
@@ -346,7 +347,7 @@ defmodule EXLA.CustomCall.MixCompilerTest do
       assert File.stat!(library).inode != before
 
       assert Enum.sort(File.ls!(Path.dirname(library))) ==
-               ["exla_custom_call.so", "xla_ffi_linalg.so"]
+               ["exla_custom_call.so", "exla_custom_call_worker", "xla_ffi_linalg.so"]
     end
 
     test "fails when Cargo does, and tries again the next time", context do
@@ -354,7 +355,7 @@ defmodule EXLA.CustomCall.MixCompilerTest do
       assert {output, 1} = compile(context)
 
       assert output =~
-               "exla_custom_call: `cargo build --release --locked -p exla_custom_call -p xla_ffi_linalg` in " <>
+               "exla_custom_call: `cargo build --release --locked -p exla_custom_call -p xla_ffi_linalg -p compile_worker` in " <>
                  "#{context.project} ended with status 101; its own words are above\n"
 
       File.write!(context.source, "right")

@@ -152,7 +152,7 @@ defmodule EXLA.CustomCall.NativeTest do
   test "numbers of values may be far apart, and take no memory for what is between" do
     operation = fn number -> {{3, "a.b", []}, [], number, [:token], []} end
     operations = for n <- 1..1_000, do: operation.(n * 4_000_000)
-    graph = {nil, [], [{"main", false, [], [{:token, []}], operations, [4_000_000_000]}]}
+    graph = {nil, [], [], [{"main", false, [], [{:token, []}], operations, [4_000_000_000]}]}
     assert {:ok, _} = EXLA.CustomCall.Native.module_build_dirty(nil, graph)
   end
 

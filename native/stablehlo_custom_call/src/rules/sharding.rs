@@ -25,6 +25,7 @@ pub(crate) fn check_operation(
     let read = Attribute::parse(given.text.trim_ascii()).ok();
     if let Some(attribute) = &read {
         for advice in attribute.portability() {
+            findings.needs_newer = true;
             findings.warnings.push(Warning {
                 field,
                 name: given.name.into(),

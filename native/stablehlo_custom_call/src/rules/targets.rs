@@ -1,7 +1,7 @@
 //! Targets and attributes that XLA's compiler takes for its own.
 
 use super::{Findings, Parsed, Subject, MLIR_ATTRIBUTES};
-use crate::{types::Type, warning::Warning};
+use crate::types::Type;
 
 const TARGET: &str = "call_target_name";
 
@@ -10,15 +10,25 @@ const TARGET: &str = "call_target_name";
 ///
 /// Found by compiling a custom call of each of the 104,720 words in the CPU plugin of PJRT 0.115, and by
 /// compiling those that fared unlike others with other operands.
-const XLAS_OWN: [&str; 10] = [
+const XLAS_OWN: [&str; 20] = [
     "ApproxTopK",
     "Eigh",
     "GetRngSeed",
+    "LayoutConstraint",
+    "MoveToDevice",
+    "MoveToHost",
     "PadToStatic",
     "ProductOfElementaryHouseholderReflectors",
     "Qr",
+    "SPMDFullToShardShape",
+    "SPMDShardToFullShape",
+    "SetBound",
+    "ShardBarrierFrom",
+    "ShardBarrierTo",
+    "Sharding",
     "SliceToDynamic",
     "TopK",
+    "annotate_device_placement",
     "control_dep",
     "ragged_all_to_all",
 ];
@@ -33,21 +43,6 @@ const XLAS_OWN_BEGINNINGS: [&str; 6] = [
     "mhlo.",
     "stablehlo.",
     "xla.sdy.",
-];
-
-/// Custom calls of one operand and one result that XLA's compiler replaces by something else, or takes
-/// away.
-const REPLACED: [&str; 10] = [
-    "LayoutConstraint",
-    "MoveToDevice",
-    "MoveToHost",
-    "SPMDFullToShardShape",
-    "SPMDShardToFullShape",
-    "SetBound",
-    "ShardBarrierFrom",
-    "ShardBarrierTo",
-    "Sharding",
-    "annotate_device_placement",
 ];
 
 pub(super) fn check(subject: Subject<'_>, findings: &mut Findings) {
@@ -75,30 +70,6 @@ pub(super) fn check(subject: Subject<'_>, findings: &mut Findings) {
             "XLA's compiler takes this custom call apart itself, and may end the process over it",
             "choose another name for your handler",
         );
-    }
-    if REPLACED.iter().any(|name| name.as_bytes() == target) {
-        let fits = match (subject.operands, subject.results) {
-            ([operand @ Type::Tensor { .. }], [result @ Type::Tensor { .. }]) => {
-                *operand == result || target.starts_with(b"SPMD")
-            }
-            _ => false,
-        };
-        if fits && !subject.is_configured {
-            findings.warnings.push(Warning {
-                field: TARGET,
-                name: target.into(),
-                found: "XLA's compiler has a custom call of this name, which reaches no handler"
-                    .into(),
-                instead: "choose another name for your handler".into(),
-            });
-        } else {
-            shapes(
-                subject,
-                findings,
-                target,
-                "one tensor operand, one tensor result of its type, and no attributes",
-            );
-        }
     }
     match target {
         b"CreateBuffer" => {
