@@ -89,7 +89,9 @@ defmodule EXLA.CustomCall.Trial do
   @spec run(Client.t(), Module.t(), map(), keyword()) :: :ok | {:error, Error.t()}
   def run(client, module, options, limits) do
     with {:ok, _} <-
-           Native.from_native(Native.module_check_needs(module.ref, options.shardy, client.api_version)),
+           Native.from_native(
+             Native.module_check_needs(module.ref, options.shardy, client.api_version)
+           ),
          {:ok, program} <- program(module, options.donate),
          {:ok, worker} <- worker() do
       # A process of its own: a port that ends takes its owner along, and its messages are nobody
