@@ -25,9 +25,11 @@ struct Single {
     subgroups: usize,
     /// The devices, where they are listed one by one.
     devices: Vec<i64>,
-    /// PJRT 0.106 refuses a grid of another size than the devices that are counted up for it, and 0.115
-    /// drops it.
+    /// PJRT 0.106 refuses a grid of another size than the devices that are listed or counted up for it,
+    /// and 0.115 drops it.
     contradicts: bool,
+    /// The device that has all of it.
+    maximal: Option<i64>,
 }
 
 pub(super) fn check(subject: Subject<'_>, parsed: &Parsed<'_, '_>, findings: &mut Findings) {
@@ -96,6 +98,12 @@ fn leaves_of<'a>(types: &'a [Type], leaves: &mut Vec<&'a Type>) {
 
 /// Why a sharding does not fit a result.
 fn mismatch(sharding: &Single, r#type: &Type, index: usize) -> Option<(String, String)> {
+    if let Some(device) = sharding.maximal.filter(|device| *device < 0) {
+        return Some((
+            format!("it names device {device}"),
+            "devices are 0 or more".into(),
+        ));
+    }
     let tiles = sharding.tiles.as_ref()?;
     let Type::Tensor { dimensions, .. } = r#type else {
         return Some((
@@ -105,7 +113,7 @@ fn mismatch(sharding: &Single, r#type: &Type, index: usize) -> Option<(String, S
     };
     if sharding.contradicts {
         return Some((
-            "its grid has another size than the list of devices after <=".into(),
+            "its grid has another size than its list of devices".into(),
             "both have as many devices".into(),
         ));
     }
@@ -190,7 +198,7 @@ impl<'a> Reader<'a> {
                 b"replicated" | b"manual" | b"unknown" | b"unreduced" | b"maximal" => kinds += 1,
                 b"device" => {
                     self.take(b"=")?;
-                    self.integer()?;
+                    single.maximal = Some(self.integer()?);
                 }
                 b"devices" => {
                     self.take(b"=")?;
@@ -229,7 +237,7 @@ impl<'a> Reader<'a> {
         let count = product(&tiles)?;
         if self.take(b"<=").is_some() {
             let shape = self.integers(b"[", b"]")?;
-            single.contradicts = product(&shape)? != count;
+            single.contradicts = product(&shape) != Some(count);
             if self.take(b"T").is_some() {
                 let mut order = self.integers(b"(", b")")?;
                 order.sort_unstable();
@@ -244,9 +252,7 @@ impl<'a> Reader<'a> {
             while self.take(b",").is_some() {
                 single.devices.push(self.integer()?);
             }
-            if single.devices.len() as u64 != count {
-                return None;
-            }
+            single.contradicts = single.devices.len() as u64 != count;
         }
         single.tiles = Some(tiles.iter().map(|tile| tile.unsigned_abs()).collect());
         Some(())
@@ -347,18 +353,13 @@ mod tests {
             subgroups,
             devices: devices.to_vec(),
             contradicts: false,
+            maximal: None,
         }
     }
 
     #[test]
     fn shardings_of_one_value_are_read() {
-        for text in [
-            "",
-            "{replicated}",
-            "{manual}",
-            "{ maximal device=3 }",
-            "{replicated shard_as 0}",
-        ] {
+        for text in ["", "{replicated}", "{manual}", "{replicated shard_as 0}"] {
             assert_eq!(read(text), Some(Sharding::One(Single::default())), "{text}");
         }
         for (text, expected) in [
@@ -383,6 +384,20 @@ mod tests {
     }
 
     #[test]
+    fn a_grid_of_another_size_than_its_devices_is_read_and_contradicts_itself() {
+        for text in [
+            "{devices=[2,1]0}",
+            "{devices=[2]<=[3]}",
+            "{devices=[2]<=[0]}",
+        ] {
+            let Some(Sharding::One(single)) = read(text) else {
+                panic!("{text}");
+            };
+            assert!(single.contradicts, "{text}");
+        }
+    }
+
+    #[test]
     fn a_tuple_of_shardings_is_read() {
         assert_eq!(
             read("{{replicated}, {devices=[2]<=[2]}}"),
@@ -400,7 +415,6 @@ mod tests {
             "nonsense",
             "{replicated",
             "{replicated} x",
-            "{devices=[2,1]0}",
             "{devices=[0,1]}",
             "{mesh[x=2], [{x}]}",
             "{devices=[99999999999,99999999999]<=[2]}",
