@@ -77,8 +77,8 @@ defmodule EXLA.CustomCall.Context do
       affine expression, and of regions: 1 to 64, the default. It cannot be raised: 64 is what the
       320 KB stack of a dirty scheduler was tested with.
     * `:max_text_bytes` - the longest attribute text in bytes, default 1 MiB.
-    * `:max_array_bytes` - the bytes that the arrays in the `attributes` of one custom call may make XLA
-      allocate, default 64 MiB. `dense<0> : tensor<1000000000xi64>` is a short text, and XLA writes out
+    * `:max_array_bytes` - the bytes that the arrays in the `attributes` of a module's custom calls may make
+      XLA allocate, default 64 MiB. `dense<0> : tensor<1000000000xi64>` is a short text, and XLA writes out
       every element, more than once.
     * `:rotate_after` - how many bytes the MLIR context may be reckoned to have grown by when a
       module is built in it, or `:infinity`; default 32 MiB.

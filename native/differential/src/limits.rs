@@ -165,9 +165,19 @@ pub const LIMITS: &[Limit] = &[
         reason: "XLA reads an mhlo.sharding unless there is an sdy.sharding, too",
     },
     Limit {
+        words: "it has a part that is manual, unknown or in subgroups",
+        texts: &[],
+        reason: "XLA fails checks over them where it partitions",
+    },
+    Limit {
         words: "its grid splits ",
         texts: &[],
         reason: "XLA reads an mhlo.sharding unless there is an sdy.sharding, too",
+    },
+    Limit {
+        words: "XLA writes the entry itself",
+        texts: &[],
+        reason: "XLA reads memory that is not there over them where Shardy partitions",
     },
     Limit {
         words: "only tensors can be split",

@@ -4,7 +4,9 @@ use crate::{
     error::Error,
     graph::NamedText,
     limits::Limits,
-    rules::{self, Findings, Parsed, Position, Scope, Subject, ATTRIBUTES, MLIR_ATTRIBUTES},
+    rules::{
+        self, Budget, Findings, Parsed, Position, Scope, Subject, ATTRIBUTES, MLIR_ATTRIBUTES,
+    },
     types::Type,
     warning::Warning,
 };
@@ -62,6 +64,7 @@ impl CustomCall<'_> {
         scope: Option<Scope<'_>>,
         operands: &[&Type],
         results: &[Type],
+        budget: &mut Budget,
     ) -> Result<Emitted<'c>, Error> {
         let context = inner.context();
         let mut findings = Findings::default();
@@ -93,7 +96,7 @@ impl CustomCall<'_> {
                 &parsed_of(&attributes),
                 &parsed_of(&mlir_attributes),
                 mlir_attributes.len() == self.mlir_attributes.len(),
-                limits.max_array_bytes,
+                budget,
                 &mut findings,
             )
         });
@@ -185,7 +188,14 @@ mod tests {
         let context = Context::new(Limits::default());
         let inner = context.lock();
         let mut lines = call
-            .emit(&inner, &Limits::default(), None, &[], &[])
+            .emit(
+                &inner,
+                &Limits::default(),
+                None,
+                &[],
+                &[],
+                &mut Budget::new(0),
+            )
             .map_err(|error| error.to_string())?
             .attributes
             .iter()

@@ -10,7 +10,7 @@ pub struct Limits {
     pub max_nesting: usize,
     /// The longest attribute text, in bytes.
     pub max_text_bytes: usize,
-    /// The bytes that the arrays of one custom call may make XLA allocate: `dense<0> :
+    /// The bytes that the arrays of all custom calls of a module may make XLA allocate: `dense<0> :
     /// tensor<1000000000xi64>` is short as a text, and XLA writes out every element.
     pub max_array_bytes: u64,
 }

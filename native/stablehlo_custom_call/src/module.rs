@@ -5,7 +5,7 @@ use crate::{
     error::Error,
     graph::{Block, Function, Graph, NamedText, Operation, OperationKind, ValueId},
     names,
-    rules::{self, Findings, Position, Scope},
+    rules::{self, Budget, Calls, Findings, Parsed, Position, Scope},
     shardy::Meshes,
     sink::{collect, string_ref},
     types::{ElementType, Type},
@@ -119,7 +119,9 @@ impl Module {
                 functions: &names,
                 meshes: &meshes,
             }),
-            calls: HashMap::new(),
+            calls: Calls::default(),
+            budget: Budget::new(context.limits().max_array_bytes),
+            reducer: None,
             several_calls: several_custom_calls(graph),
             custom_calls: 0,
             function: "",
@@ -344,8 +346,11 @@ struct Builder<'c, 's> {
     size: Size,
     /// What custom calls are checked against; `None` leaves them unchecked.
     scope: Option<Scope<'s>>,
-    /// The functions that each function calls, or names as called computations.
-    calls: HashMap<Vec<u8>, Vec<Vec<u8>>>,
+    calls: Calls,
+    /// The bytes that arrays may still take.
+    budget: Budget,
+    /// The operation whose region at hand XLA makes a loop of its own of.
+    reducer: Option<&'static str>,
     /// Whether an error has to say which custom call it is about.
     several_calls: bool,
     /// The custom calls of the function at hand, so far.
@@ -356,6 +361,15 @@ struct Builder<'c, 's> {
     needs_newer: bool,
     warnings: Vec<Warning>,
 }
+
+/// Operations of whose regions XLA's CPU compiler makes loops of its own, in which it does not expect a
+/// custom call: it ends the process. Found by experiment.
+const REDUCERS: [&str; 4] = [
+    "stablehlo.reduce",
+    "stablehlo.reduce_window",
+    "stablehlo.scatter",
+    "stablehlo.select_and_scatter",
+];
 
 /// The values of one function by number, each with its type. A map, for the numbers are the caller's: a
 /// few operations whose numbers are far apart take no more memory than others.
@@ -417,6 +431,21 @@ impl<'c, 's> Builder<'c, 's> {
                     remedy: "use the module's name; its visibility has no meaning",
                 });
             }
+            let reads_blindly = matches!(
+                attribute.name,
+                b"mhlo.spmd_output_sharding"
+                    | b"mhlo.spmd_parameters_shardings"
+                    | b"mhlo.use_auto_spmd_partitioning"
+                    | b"mhlo.cross_program_prefetches"
+            );
+            if reads_blindly && self.scope.is_some() {
+                return Err(Error::ReservedName {
+                    field: "module_attributes",
+                    name: attribute.name.into(),
+                    remedy: "XLA reads it without checking it, and may end the process; give \
+                             parameters and results their shardings",
+                });
+            }
         }
         let mut attributes = self.parse("module_attributes", &graph.attributes)?;
         if let Some(name) = graph.name {
@@ -448,7 +477,7 @@ impl<'c, 's> Builder<'c, 's> {
             module.body().append_operation(operation);
         }
         if self.scope.is_some() {
-            rules::check_acyclic(&self.calls)?;
+            rules::check_calls(&self.calls)?;
         }
         Ok(Finished {
             module,
@@ -629,13 +658,16 @@ impl<'c, 's> Builder<'c, 's> {
                     let field = "operation_attributes";
                     rules::check_sharding(field, meshes, &operands, results, given, findings);
                 })?;
-                self.parse("operation_attributes", attributes)?
+                self.parse_of_types("operation_attributes", &operation.results, attributes)?
             }
         };
         let mut regions = Vec::with_capacity(operation.regions.len());
+        let outer = self.reducer;
+        self.reducer = outer.or(REDUCERS.into_iter().find(|reducer| *reducer == name));
         for region in &operation.regions {
             regions.push(self.region(region, values, depth + 1)?);
         }
+        self.reducer = outer;
         let operands = values.get(&operation.operands, || format!("an operand of {name}"))?;
         self.create(name, &operands, &types, &attributes, regions)
     }
@@ -650,7 +682,20 @@ impl<'c, 's> Builder<'c, 's> {
         let index = self.custom_calls;
         self.custom_calls += 1;
         let emitted = call
-            .emit(self.inner, &self.limits, self.scope, operands, results)
+            .emit(
+                self.inner,
+                &self.limits,
+                self.scope,
+                operands,
+                results,
+                &mut self.budget,
+            )
+            .and_then(|emitted| match self.reducer {
+                Some(reducer) if self.scope.is_some() => {
+                    Err(rules::in_reducer(call.call_target_name, reducer))
+                }
+                _ => Ok(emitted),
+            })
             .map_err(|error| {
                 if !self.several_calls {
                     return error;
@@ -662,6 +707,7 @@ impl<'c, 's> Builder<'c, 's> {
                     error: Box::new(error),
                 }
             })?;
+        self.calls.with_custom_calls.insert(self.function.into());
         self.called(emitted.called);
         self.warnings.extend(emitted.warnings);
         self.needs_newer |= emitted.needs_newer;
@@ -671,7 +717,10 @@ impl<'c, 's> Builder<'c, 's> {
     /// Notes that the function at hand calls others.
     fn called(&mut self, mut names: Vec<Vec<u8>>) {
         if !names.is_empty() {
-            let of_function = self.calls.entry(self.function.into()).or_default();
+            if self.reducer.is_some() {
+                self.calls.from_reducers.extend(names.iter().cloned());
+            }
+            let of_function = self.calls.callees.entry(self.function.into()).or_default();
             of_function.append(&mut names);
         }
     }
@@ -817,14 +866,40 @@ impl<'c, 's> Builder<'c, 's> {
         field: &'static str,
         attributes: &[NamedText<'_>],
     ) -> Result<Vec<Named<'c>>, Error> {
+        self.parse_of_types(field, &[], attributes)
+    }
+
+    /// Attributes of a thing with values of these types.
+    fn parse_of_types(
+        &mut self,
+        field: &'static str,
+        types: &[Type],
+        attributes: &[NamedText<'_>],
+    ) -> Result<Vec<Named<'c>>, Error> {
         self.note(attributes);
-        attribute::parse_all(
+        let parsed = attribute::parse_all(
             self.inner,
             &self.limits,
             field,
             Position::Elsewhere,
             attributes,
-        )
+        )?;
+        if self.scope.is_some() {
+            let mut findings = Findings::default();
+            for (given, (_, attribute)) in attributes.iter().zip(&parsed) {
+                let parsed = Parsed {
+                    given,
+                    attribute: *attribute,
+                };
+                rules::check_frontend(field, &parsed, &mut findings);
+                if given.name == b"mhlo.sharding" {
+                    rules::check_hlo_sharding(field, types, &parsed, &mut findings);
+                }
+            }
+            self.warnings.append(&mut findings.warnings);
+            Error::all(findings.errors)?;
+        }
+        Ok(parsed)
     }
 
     /// Attributes of a function's parameter or result.
@@ -834,7 +909,7 @@ impl<'c, 's> Builder<'c, 's> {
         r#type: &Type,
         attributes: &[NamedText<'_>],
     ) -> Result<Vec<Named<'c>>, Error> {
-        let parsed = self.parse(field, attributes)?;
+        let parsed = self.parse_of_types(field, std::slice::from_ref(r#type), attributes)?;
         self.check_sharding(attributes, |meshes, given, findings| {
             rules::check_value_sharding(field, meshes, r#type, given, findings);
         })?;

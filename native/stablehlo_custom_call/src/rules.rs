@@ -14,9 +14,12 @@ mod sharding;
 mod targets;
 mod typed_ffi;
 
-pub(crate) use computations::check_acyclic;
+pub(crate) use advice::check_frontend;
+pub(crate) use computations::{check_calls, in_reducer, Calls};
 pub(crate) use dialects::{check as check_dialect_symbol, Position};
+pub(crate) use hlo_sharding::check as check_hlo_sharding;
 pub(crate) use sharding::{check_operation as check_sharding, check_value as check_value_sharding};
+pub(crate) use typed_ffi::Budget;
 
 use crate::{
     error::{Error, ErrorKind, Rule},
@@ -153,7 +156,7 @@ pub(crate) fn check<'a>(
     attributes: &[Parsed<'a, '_>],
     mlir_attributes: &[Parsed<'a, '_>],
     complete: bool,
-    max_array_bytes: u64,
+    budget: &mut Budget,
     findings: &mut Findings,
 ) -> Vec<Vec<u8>> {
     let find = |name: &[u8]| {
@@ -162,9 +165,8 @@ pub(crate) fn check<'a>(
             .find(|parsed| parsed.given.name == name)
     };
     targets::check(subject, findings);
-    let mut budget = typed_ffi::Budget::new(max_array_bytes);
     for parsed in attributes {
-        typed_ffi::check(parsed, &mut budget, findings);
+        typed_ffi::check(parsed, budget, findings);
     }
     if let Some(parsed) = find(b"has_side_effect") {
         let view = parsed.view();
@@ -193,15 +195,16 @@ pub(crate) fn check<'a>(
     }
     aliases::check(subject, find(b"output_operand_aliases"), complete, findings);
     if let Some(parsed) = find(b"mhlo.literal") {
-        typed_ffi::check_literal(parsed, &mut budget, findings);
+        typed_ffi::check_literal(parsed, budget, findings);
     }
     if let Some(parsed) = find(b"mhlo.sharding") {
-        hlo_sharding::check(subject, parsed, findings);
+        hlo_sharding::check(MLIR_ATTRIBUTES, subject.results, parsed, findings);
     }
     for parsed in mlir_attributes {
         sharding::check(scope, subject, parsed, findings);
         targets::check_attribute(parsed, findings);
         advice::check(parsed, findings);
+        advice::check_frontend(MLIR_ATTRIBUTES, parsed, findings);
     }
     called
 }

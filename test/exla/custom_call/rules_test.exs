@@ -320,6 +320,89 @@ defmodule EXLA.CustomCall.RulesTest do
     end
   end
 
+  describe "where a custom call stands" do
+    defp in_region(operation, effect?) do
+      spec = %Spec{
+        call_target_name: "k",
+        mlir_attributes: if(effect?, do: [{"has_side_effect", "true"}], else: [])
+      }
+
+      x = Value.parameter(f32({4}))
+      zero = Value.constant(<<0::32>>, @f32)
+
+      region = Value.region([@f32, @f32], fn [a, _b] -> Value.custom_call([a], spec, [@f32]) end)
+
+      values =
+        Value.op(operation, [x, zero], [@f32],
+          attributes: [{"dimensions", "array<i64: 0>"}],
+          regions: [region]
+        )
+
+      Module.check([x], values)
+    end
+
+    test "a custom call in a region of a reducing operation is refused, where XLA would end the VM" do
+      for operation <- ["stablehlo.reduce", "stablehlo.scatter"], effect? <- [true, false] do
+        assert {:error, %{kind: :graph, message: message}} = in_region(operation, effect?)
+
+        assert message ==
+                 ~s("k": a custom call is in a region of #{operation}; XLA's CPU compiler ends the process over it; make the call outside of the region)
+      end
+    end
+
+    test "all arrays of a module share one budget" do
+      spec = %Spec{
+        call_target_name: "k",
+        attributes: [{"a", "dense<0> : tensor<4000000xi64>"}]
+      }
+
+      x = Value.parameter(@f32)
+
+      calls = fn n ->
+        Enum.reduce(1..n, x, fn _, y -> hd(Value.custom_call([y], spec, [@f32])) end)
+      end
+
+      assert {:ok, []} = Module.check([x], [calls.(2)])
+      assert {:error, %{call: %{index: 2}}} = Module.check([x], [calls.(3)])
+    end
+
+    test "what XLA reads of a module without checking it is refused" do
+      for name <- ["mhlo.spmd_output_sharding", "mhlo.use_auto_spmd_partitioning"] do
+        assert {:error, %{field: :module_attributes, name: ^name, message: message}} =
+                 Module.check([], [], attributes: [{name, "true"}])
+
+        assert message =~ "XLA reads it without checking it, and may end the process"
+      end
+    end
+
+    test "entries that XLA writes for Shardy are refused wherever they stand" do
+      text = ~S({xla.sdy.sharding_rule = "x", note = "y"})
+
+      expected =
+        ~S("mhlo.frontend_attributes": entry "xla.sdy.sharding_rule": XLA writes the entry itself, and ends the process over another; write sdy.sharding, sdy.sharding_rule, or the option meshes of the module, at line 1, column 26)
+
+      assert mlir([], [@f32], [{"mhlo.frontend_attributes", text}]) ==
+               "mlir_attributes: " <> expected
+
+      {:error, error} = Module.check([], [], attributes: [{"mhlo.frontend_attributes", text}])
+      assert error.message == "module_attributes: " <> expected
+    end
+
+    test "an mhlo.sharding that XLA writes itself is refused, on parameters too" do
+      message =
+        ~S("mhlo.sharding": it has a part that is manual, unknown or in subgroups; XLA's partitioner writes such shardings itself, and ends the process over others; write {replicated}, {maximal device=0} or {devices=[2,1]0,1})
+
+      assert mlir([], [@f32x2], [{"mhlo.sharding", ~S("{manual}")}]) ==
+               "mlir_attributes: " <> message
+
+      x = Value.parameter(@f32x2, attributes: [{"mhlo.sharding", ~S("{manual}")}])
+      assert {:error, error} = Module.check([x], [x])
+      assert error.message == "parameter_attributes: " <> message
+      y = Value.parameter(@f32x2, attributes: [{"mhlo.sharding", ~S("{devices=[2]0,1}")}])
+      assert Module.check([y], [y]) == {:ok, []}
+    end
+  end
+
   describe "targets" do
     test "names that XLA's compiler takes for its own are refused" do
       for target <- ["TopK", "Qr", "xla.sdy.FuncResultSharding", "mhlo.erf"] do

@@ -4,7 +4,7 @@
 //! optimised HLO.
 
 use super::{Findings, Parsed, MLIR_ATTRIBUTES};
-use crate::{error::Quoted, view::View, warning::Warning};
+use crate::{error::Quoted, path::Step, view::View, warning::Warning};
 
 /// The attributes that the translation to HLO reads.
 const READ: [&str; 10] = [
@@ -40,6 +40,10 @@ pub(super) fn check(parsed: &Parsed<'_, '_>, findings: &mut Findings) {
         b"mhlo.frontend_attributes" => match parsed.view() {
             View::Dictionary(entries) => {
                 for (key, entry) in entries {
+                    if is_shardys(key) {
+                        // Told as a fault.
+                        continue;
+                    }
                     let view = View::of(entry);
                     if !matches!(view, View::String(_)) {
                         warn(
@@ -72,6 +76,34 @@ pub(super) fn check(parsed: &Parsed<'_, '_>, findings: &mut Findings) {
                 instead,
             );
         }
+    }
+}
+
+/// Entries that XLA writes for Shardy, and reads again without checking them.
+fn is_shardys(key: &[u8]) -> bool {
+    key.starts_with(b"xla.sdy.")
+}
+
+/// Refuses entries of `mhlo.frontend_attributes` over which XLA ends the process, wherever they stand.
+pub(crate) fn check_frontend(
+    field: &'static str,
+    parsed: &Parsed<'_, '_>,
+    findings: &mut Findings,
+) {
+    if parsed.given.name != b"mhlo.frontend_attributes" {
+        return;
+    }
+    let View::Dictionary(entries) = parsed.view() else {
+        return;
+    };
+    for (key, _) in entries.iter().filter(|(key, _)| is_shardys(key)) {
+        findings.fault(
+            field,
+            parsed.given,
+            &[Step::Key(key)],
+            "XLA writes the entry itself, and ends the process over another",
+            "write sdy.sharding, sdy.sharding_rule, or the option meshes of the module",
+        );
     }
 }
 

@@ -4,7 +4,7 @@
 //! results it refuses, or ends the process over: tokens cannot be split. Source: the parser of shardings
 //! in `xla/hlo/parser` of openxla/xla, and experiments on both CPU plugins.
 
-use super::{Findings, Parsed, Subject, MLIR_ATTRIBUTES};
+use super::{Findings, Parsed};
 use crate::{types::Type, view::View, warning::Warning};
 use std::collections::HashSet;
 
@@ -23,6 +23,8 @@ struct Single {
     /// The dimensions of the grid of devices, those of subgroups last; `None` where nothing is split.
     tiles: Option<Vec<u64>>,
     subgroups: usize,
+    /// Whether devices along the last of the dimensions have the same part.
+    replicates_last: bool,
     /// The devices, where they are listed one by one.
     devices: Vec<i64>,
     /// PJRT 0.106 refuses a grid of another size than the devices that are listed or counted up for it,
@@ -30,12 +32,20 @@ struct Single {
     contradicts: bool,
     /// The device that has all of it.
     maximal: Option<i64>,
+    /// Whether it is one of those that XLA writes itself while it partitions.
+    manual: bool,
 }
 
-pub(super) fn check(subject: Subject<'_>, parsed: &Parsed<'_, '_>, findings: &mut Findings) {
+/// Checks the sharding of values of these types, the results of an operation or a value of a function.
+pub(crate) fn check(
+    field: &'static str,
+    results: &[Type],
+    parsed: &Parsed<'_, '_>,
+    findings: &mut Findings,
+) {
     let mut warn = |found: String| {
         findings.warnings.push(Warning {
-            field: MLIR_ATTRIBUTES,
+            field,
             name: parsed.given.name.into(),
             found,
             instead: EXAMPLES.into(),
@@ -49,13 +59,13 @@ pub(super) fn check(subject: Subject<'_>, parsed: &Parsed<'_, '_>, findings: &mu
         return warn("XLA drops it, since it is no sharding".into());
     };
     let mut leaves = Vec::new();
-    leaves_of(subject.results, &mut leaves);
-    if subject.results.is_empty() {
-        return warn("XLA drops it, since the custom call has no result".into());
+    leaves_of(results, &mut leaves);
+    if results.is_empty() {
+        return warn("XLA drops it, since there is no result".into());
     }
-    let is_tuple = subject.results.len() > 1 || matches!(subject.results, [Type::Tuple(_)]);
+    let is_tuple = results.len() > 1 || matches!(results, [Type::Tuple(_)]);
     let mut fault = |found: String, expected: String| {
-        findings.fault(MLIR_ATTRIBUTES, parsed.given, &[], found, expected);
+        findings.fault(field, parsed.given, &[], found, expected);
     };
     match &sharding {
         Sharding::One(single) => {
@@ -67,14 +77,11 @@ pub(super) fn check(subject: Subject<'_>, parsed: &Parsed<'_, '_>, findings: &mu
         }
         Sharding::Tuple(_) if !is_tuple => fault(
             "it is a tuple of shardings".into(),
-            "the custom call has one result, and takes one sharding".into(),
+            "there is one value, and it takes one sharding".into(),
         ),
         Sharding::Tuple(shardings) if shardings.len() != leaves.len() => fault(
             format!("it has {} shardings", shardings.len()),
-            format!(
-                "the custom call has {} results, and takes one for each",
-                leaves.len()
-            ),
+            format!("there are {} values, and each takes one", leaves.len()),
         ),
         Sharding::Tuple(shardings) => {
             for (index, (single, leaf)) in shardings.iter().zip(&leaves).enumerate() {
@@ -104,6 +111,14 @@ fn mismatch(sharding: &Single, r#type: &Type, index: usize) -> Option<(String, S
             "devices are 0 or more".into(),
         ));
     }
+    if sharding.manual || sharding.subgroups > 0 {
+        return Some((
+            "it has a part that is manual, unknown or in subgroups".into(),
+            "XLA's partitioner writes such shardings itself, and ends the process over others; write \
+             {replicated}, {maximal device=0} or {devices=[2,1]0,1}"
+                .into(),
+        ));
+    }
     let tiles = sharding.tiles.as_ref()?;
     let Type::Tensor { dimensions, .. } = r#type else {
         return Some((
@@ -117,7 +132,9 @@ fn mismatch(sharding: &Single, r#type: &Type, index: usize) -> Option<(String, S
             "both have as many devices".into(),
         ));
     }
-    let split = tiles.len().saturating_sub(sharding.subgroups);
+    let split = tiles
+        .len()
+        .saturating_sub(usize::from(sharding.replicates_last));
     if split != dimensions.len() {
         return Some((
             format!("its grid splits {split} dimensions of result {index}"),
@@ -195,7 +212,11 @@ impl<'a> Reader<'a> {
                 break;
             }
             match self.word()? {
-                b"replicated" | b"manual" | b"unknown" | b"unreduced" | b"maximal" => kinds += 1,
+                b"replicated" | b"maximal" => kinds += 1,
+                b"manual" | b"unknown" | b"unreduced" => {
+                    single.manual = true;
+                    kinds += 1;
+                }
                 b"device" => {
                     self.take(b"=")?;
                     single.maximal = Some(self.integer()?);
@@ -228,7 +249,7 @@ impl<'a> Reader<'a> {
                 _ => return None,
             }
         }
-        single.subgroups += usize::from(replicates_last);
+        single.replicates_last = replicates_last;
         (kinds == 1).then_some(single)
     }
 
@@ -352,24 +373,32 @@ mod tests {
             tiles: Some(tiles.to_vec()),
             subgroups,
             devices: devices.to_vec(),
-            contradicts: false,
-            maximal: None,
+            ..Single::default()
         }
     }
 
     #[test]
     fn shardings_of_one_value_are_read() {
-        for text in ["", "{replicated}", "{manual}", "{replicated shard_as 0}"] {
+        for text in ["", "{replicated}", "{replicated shard_as 0}"] {
             assert_eq!(read(text), Some(Sharding::One(Single::default())), "{text}");
         }
+        let manual = Single {
+            manual: true,
+            ..Single::default()
+        };
+        assert_eq!(read("{manual}"), Some(Sharding::One(manual)));
+        let replicates_last = Single {
+            replicates_last: true,
+            ..tiles(&[2, 1, 2], 0, &[])
+        };
+        assert_eq!(
+            read("{devices=[2,1,2]<=[4] last_tile_dim_replicate}"),
+            Some(Sharding::One(replicates_last))
+        );
         for (text, expected) in [
             ("{devices=[2,1]0,1}", tiles(&[2, 1], 0, &[0, 1])),
             ("{devices=[2,1]<=[2]}", tiles(&[2, 1], 0, &[])),
             ("{devices=[2,2]<=[2,2]T(1,0)}", tiles(&[2, 2], 0, &[])),
-            (
-                "{devices=[2,1,2]<=[4] last_tile_dim_replicate}",
-                tiles(&[2, 1, 2], 1, &[]),
-            ),
             (
                 "{devices=[1,1,2,2]<=[4] last_tile_dims={manual, replicated}}",
                 tiles(&[1, 1, 2, 2], 2, &[]),

@@ -16,15 +16,15 @@ const FLOATS: &str = "a handler takes floats of type f32 and f64, such as 0.5 : 
 const ARRAYS: &str =
     "a handler takes dense arrays of integers of 8, 16, 32 and 64 bits, of f32 and of f64";
 
-/// The bytes that the arrays of a custom call may still make XLA allocate.
+/// The bytes that the arrays of a module's custom calls may still make XLA allocate.
 #[derive(Debug)]
-pub(super) struct Budget {
+pub(crate) struct Budget {
     limit: u64,
     spent: u64,
 }
 
 impl Budget {
-    pub(super) fn new(limit: u64) -> Self {
+    pub(crate) fn new(limit: u64) -> Self {
         Self { limit, spent: 0 }
     }
 
@@ -140,8 +140,8 @@ fn too_large(
         path,
         format!("XLA would make an array of {bytes} bytes of it"),
         format!(
-            "the arrays of a custom call take at most {} bytes in all; pass large data as an \
-             operand, or raise max_array_bytes of the context",
+            "the arrays of a module's custom calls take at most {} bytes in all; pass large data as \
+             an operand, or raise max_array_bytes of the context",
             budget.limit
         ),
     );
