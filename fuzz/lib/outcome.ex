@@ -69,7 +69,7 @@ defmodule Fuzz.Outcome do
   end
 
   # A raw error of the NIF.
-  defp judge({:error, error}, opts) when is_tuple(error) and tuple_size(error) == 7 do
+  defp judge({:error, error}, opts) when is_tuple(error) and tuple_size(error) == 11 do
     judge({:error, Error.from_native(error)}, opts)
   end
 

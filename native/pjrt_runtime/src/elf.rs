@@ -212,6 +212,9 @@ impl Section {
     }
 }
 
+/// The size of a page on the systems that have the smallest ones.
+const SMALLEST_PAGE: u64 = 4096;
+
 /// Whether what is mapped, and how, is what the sections need.
 fn consistent(
     header: &Header,
@@ -290,14 +293,18 @@ fn consistent(
             .eq(of(PT_DYNAMIC).map(|segment| (segment.offset, segment.address))),
         "its dynamic section is not where it should be",
     )?;
-    // Some linkers have it reach to the end of the last page.
+    // Linkers put it at the beginning of a segment; some have it reach to the end of the last page. The
+    // loader takes away the right to write to whole pages, so no other segment may have a part of them.
     let is_part = |relro: &Segment| {
-        of(PT_LOAD).any(|load| {
+        let own = of(PT_LOAD).any(|load| {
             let most = load.end().and_then(|end| end.checked_add(PAGE));
             load.flags & PF_W != 0
-                && load.address <= relro.address
+                && load.address == relro.address
                 && relro.end().is_some_and(|end| Some(end) <= most)
-        })
+        });
+        let end = relro.end().unwrap_or(u64::MAX) & !(SMALLEST_PAGE - 1);
+        let others = of(PT_LOAD).filter(|load| load.address > relro.address);
+        own && others.into_iter().all(|load| load.address >= end)
     };
     ensure(
         of(PT_GNU_RELRO).all(is_part),

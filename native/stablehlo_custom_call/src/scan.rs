@@ -303,7 +303,7 @@ impl<'a> Scan<'a> {
             }
             b"mod" | b"floordiv" | b"ceildiv" => self.operator(start)?,
             b"true" | b"false" => self.element(start),
-            b"dense_resource" if is_builtin && opens => return Err((start, Refusal::Resource)),
+            b"dense_resource" if is_builtin => return Err((start, Refusal::Resource)),
             _ if is_new_float(word) => return Err((start, Refusal::NewFloat)),
             b"sparse" if is_builtin && opens => return Err((start, Refusal::Sparse)),
             b"dense" if is_builtin && opens => {
