@@ -42,6 +42,7 @@ defmodule EXLA.CustomCall.Buffer do
   def from_binary(%Client{} = client, binary, template, opts) do
     with {:ok, opts} <- Options.validate(opts, device: nil, strides: nil),
          {:ok, typespec} <- Typespec.cast(template),
+         :ok <- check_type(typespec),
          :ok <- check_binary(binary, typespec, opts[:strides]),
          {:ok, device} <- device(client, opts[:device]),
          tensor = {Typespec.to_native(typespec), binary, opts[:strides]},
@@ -172,6 +173,12 @@ defmodule EXLA.CustomCall.Buffer do
   def new(ref, client, typespec) do
     %__MODULE__{ref: ref, client: client, typespec: typespec}
   end
+
+  defp check_type(%{type: {kind, _}} = typespec) when kind in [:tuple, :buffer] do
+    argument("#{inspect(typespec)} is no tensor; make it in the program")
+  end
+
+  defp check_type(_typespec), do: :ok
 
   defp check_binary(_binary, %{type: :token}, _strides) do
     argument("a token has no bytes; make it in the program")

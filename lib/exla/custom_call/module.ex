@@ -150,6 +150,7 @@ defmodule EXLA.CustomCall.Module do
          :ok <- SpecTerms.check_pairs(opts[:attributes], :module_attributes),
          :ok <- SpecTerms.check_pairs(opts[:meshes], :meshes),
          :ok <- check_warnings(opts[:warnings]),
+         :ok <- check_entry(opts[:function], parameters ++ results),
          {:ok, context} <- context_ref(opts[:context]),
          main = %Function{
            id: make_ref(),
@@ -168,6 +169,26 @@ defmodule EXLA.CustomCall.Module do
 
   defp result_typespec({value, _attributes}), do: value.typespec
   defp result_typespec(value), do: value.typespec
+
+  # PJRT hands in and out tensors only, and takes a tuple apart without a word.
+  defp check_entry("main", values) do
+    is_one? = &match?({kind, _} when kind in [:tuple, :buffer], &1.typespec.type)
+
+    case Enum.find(values, is_one?) do
+      nil ->
+        :ok
+
+      %{typespec: typespec} ->
+        {:error,
+         Error.new(
+           :type,
+           "#{inspect(typespec)} cannot be a parameter or a result of main; make it in the program, " <>
+             "and take a tuple apart with the operation stablehlo.get_tuple_element"
+         )}
+    end
+  end
+
+  defp check_entry(_function, _values), do: :ok
 
   defp check_warnings(option) when option in [:log, :ignore, :error], do: :ok
 

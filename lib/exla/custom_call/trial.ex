@@ -141,8 +141,11 @@ defmodule EXLA.CustomCall.Trial do
         :exit_status,
         :hide,
         {:packet, 4},
-        args: ["-c", ~S(exec "$0" 2>"$1"), worker, stderr]
+        # Where the file is gone, so is who wanted the answer.
+        args: ["-c", ~S([ -e "$1" ] && exec "$0" 2>"$1"), worker, stderr]
       ])
+
+    os_pid = port |> Port.info(:os_pid) |> os_pid()
 
     try do
       state = %{port: port, caller: caller, deadline: deadline, stderr: stderr, limits: limits}
@@ -153,11 +156,18 @@ defmodule EXLA.CustomCall.Trial do
         compiled(state)
       end
     after
-      # Its input ends, and so does the worker, whatever it does.
-      if Port.info(port), do: Port.close(port)
+      # Its input ends, and so does the worker, whatever it does, unless somebody has stopped it.
+      if Port.info(port) do
+        Port.close(port)
+        if os_pid, do: System.cmd("kill", ["-KILL", os_pid], stderr_to_stdout: true)
+      end
+
       File.rm(stderr)
     end
   end
+
+  defp os_pid({:os_pid, pid}), do: Integer.to_string(pid)
+  defp os_pid(nil), do: nil
 
   defp send_frame(port, frame) do
     Port.command(port, frame)

@@ -146,7 +146,9 @@ defmodule EXLA.CustomCall.Typespec do
   def cast(%{type: :token}), do: {:ok, token()}
 
   def cast(%{type: {:tuple, elements}}) when is_list(elements) do
-    with :ok <- check_depth(elements, 1), {:ok, elements} <- cast_each(elements, []) do
+    with :ok <- check_depth(elements, 1),
+         :ok <- check_leaves(elements),
+         {:ok, elements} <- cast_each(elements, []) do
       {:ok, %__MODULE__{type: {:tuple, elements}, shape: {}}}
     end
   end
@@ -189,6 +191,26 @@ defmodule EXLA.CustomCall.Typespec do
   defp check_depth(tail, _depth) do
     error("expected a tuple's elements to be a list, got one that ends in #{inspect(tail)}")
   end
+
+  # Tuples that share their elements can be small here and multiply where they are written out.
+  @most_leaves 65_536
+
+  defp check_leaves(elements) do
+    if count_leaves(elements, 0) > @most_leaves do
+      error("a tuple has at most #{@most_leaves} elements, those of its tuples included")
+    else
+      :ok
+    end
+  end
+
+  defp count_leaves(_elements, count) when count > @most_leaves, do: count
+
+  defp count_leaves([%{type: {:tuple, inner}} | rest], count) when is_list(inner) do
+    count_leaves(rest, count_leaves(inner, count + 1))
+  end
+
+  defp count_leaves([_ | rest], count), do: count_leaves(rest, count + 1)
+  defp count_leaves([], count), do: count
 
   defp cast_each([], cast), do: {:ok, Enum.reverse(cast)}
 

@@ -81,7 +81,7 @@ defmodule EXLA.CustomCall.Warning do
     end
   end
 
-  # The names come from outside: of more than these, each is logged again.
+  # The names come from outside: beyond so many different ones nothing more is logged.
   @most_remembered 1_000
 
   @doc false
@@ -93,8 +93,7 @@ defmodule EXLA.CustomCall.Warning do
   defp first_time?(warning) do
     key = :erlang.phash2({warning.field, warning.name, warning.found}, 0x100000000)
 
-    :ets.info(__MODULE__, :size) >= @most_remembered or
-      :ets.insert_new(__MODULE__, {key})
+    :ets.info(__MODULE__, :size) < @most_remembered and :ets.insert_new(__MODULE__, {key})
   rescue
     # The application is not started: there is nothing to remember in.
     ArgumentError -> true

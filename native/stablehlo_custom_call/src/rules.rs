@@ -92,10 +92,12 @@ impl Findings {
         found: impl Into<String>,
         expected: impl Into<String>,
     ) {
+        // Those of one attribute come one after the other.
         let faults = self
             .errors
             .iter()
-            .filter(|error| error.name() == Some(given.name) && error.field() == Some(field));
+            .rev()
+            .take_while(|error| error.name() == Some(given.name) && error.field() == Some(field));
         if faults.count() >= MOST_FAULTS {
             return;
         }

@@ -320,6 +320,29 @@ defmodule EXLA.CustomCall.RulesTest do
     end
   end
 
+  describe "tuples and buffers" do
+    test "are no parameters and results of main, and no device's buffers" do
+      for typespec <- [tuple([@f32]), tuple([]), @buffer] do
+        x = Value.parameter(typespec)
+        assert {:error, %{kind: :type, message: message}} = Module.check([x], [x])
+        assert message =~ "cannot be a parameter or a result of main; make it in the program"
+
+        assert {:error, %{kind: :argument, message: message}} =
+                 EXLA.CustomCall.Buffer.from_binary(EXLA.CustomCall.XLA.client(), "", typespec)
+
+        assert message =~ "is no tensor; make it in the program"
+      end
+    end
+
+    test "tuples that multiply are refused before they are written out" do
+      sixty = fn element -> tuple(List.duplicate(element, 60)) end
+
+      assert_raise ArgumentError, ~r/at most 65536 elements/, fn ->
+        @f32 |> sixty.() |> sixty.() |> sixty.()
+      end
+    end
+  end
+
   describe "where a custom call stands" do
     defp in_region(operation, effect?) do
       spec = %Spec{

@@ -2,7 +2,7 @@ defmodule EXLA.CustomCall.TrialTest do
   # Not async: the processes of other trials would be counted.
   use ExUnit.Case, async: false
 
-  alias EXLA.CustomCall.{Client, Executable, Module, Spec, Typespec, Value, XLA}
+  alias EXLA.CustomCall.{Client, Context, Executable, Module, Spec, Typespec, Value, XLA}
 
   @vector Typespec.tensor({:f, 32}, {2})
 
@@ -69,7 +69,10 @@ defmodule EXLA.CustomCall.TrialTest do
     y = Enum.reduce(1..8, x, fn _, y -> hd(Value.custom_call([y], spec, [@vector])) end)
 
     {:error, error} =
-      Module.check([x], [y], compile: {XLA.client(), trial: [max_memory: 134_217_728]})
+      Module.check([x], [y],
+        context: Context.new!(max_array_bytes: 1_000_000_000),
+        compile: {XLA.client(), trial: [max_memory: 134_217_728]}
+      )
 
     # An allocation that fails may come before the process sees itself over its ceiling.
     assert error.kind == :compile
