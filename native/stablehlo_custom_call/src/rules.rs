@@ -93,11 +93,10 @@ impl Findings {
         expected: impl Into<String>,
     ) {
         // Those of one attribute come one after the other.
-        let faults = self
-            .errors
-            .iter()
-            .rev()
-            .take_while(|error| error.name() == Some(given.name) && error.field() == Some(field));
+        let faults =
+            self.errors.iter().rev().take_while(|error| {
+                error.name() == Some(given.name) && error.field() == Some(field)
+            });
         if faults.count() >= MOST_FAULTS {
             return;
         }
