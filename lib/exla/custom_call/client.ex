@@ -17,6 +17,7 @@ defmodule EXLA.CustomCall.Client do
   alias EXLA.CustomCall.{
     Error,
     Executable,
+    Mesh,
     Module,
     Native,
     Options,
@@ -28,7 +29,7 @@ defmodule EXLA.CustomCall.Client do
 
   @compile_options [
     replicas: 1,
-    partitions: 1,
+    partitions: nil,
     spmd: nil,
     shardy: nil,
     propagate_to_results: false,
@@ -126,7 +127,8 @@ defmodule EXLA.CustomCall.Client do
   ## Options
 
     * `:replicas`, `:partitions` - on how many devices the program runs: copies of it on different
-      data, and parts that it is split into. Default 1.
+      data, and parts that it is split into. Default: 1 replica, and as many partitions as the module's
+      mesh has devices, 1 where it has none.
     * `:spmd` - split by XLA's SPMD partitioner; default: whether there are several partitions.
     * `:shardy` - read the `sdy` attributes of the module; default: as `:spmd`.
     * `:propagate_to_results`, `:propagate_to_parameters` - whether the partitioner may choose the
@@ -282,6 +284,8 @@ defmodule EXLA.CustomCall.Client do
   defp compile_options(opts, module) do
     parameters = length(module.parameters)
     results = length(module.results)
+    partitions = if module.mesh, do: Mesh.size(module.mesh), else: 1
+    opts = if opts[:partitions], do: opts, else: Keyword.put(opts, :partitions, partitions)
     spmd = if opts[:spmd] == nil, do: opts[:partitions] != 1, else: opts[:spmd]
 
     with {:ok, replicas} <- count(opts, :replicas),

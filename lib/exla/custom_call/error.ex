@@ -94,6 +94,18 @@ defmodule EXLA.CustomCall.Error do
   end
 
   @doc false
+  # One error of one or more, as the NIF joins faults.
+  @spec join([t(), ...]) :: t()
+  def join([error]), do: error
+
+  def join([first | _] = errors) do
+    lines =
+      for {error, number} <- Enum.with_index(errors, 1), do: "\n  #{number}. #{error.message}"
+
+    %{first | message: "#{length(errors)} faults:#{lines}", faults: errors}
+  end
+
+  @doc false
   # The tuple that the NIF answers with.
   def from_native({kind, field, name, message, line, column, code, found, expected, call, faults}) do
     %__MODULE__{

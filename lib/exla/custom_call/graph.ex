@@ -17,20 +17,21 @@ defmodule EXLA.CustomCall.Graph do
   @body :body
 
   @doc false
-  # `{:ok, native_functions, operation_count, byte_count}` of a function and of all that it calls.
+  # `{:ok, native_functions, meshes, operation_count, byte_count}` of a function and of all that it calls.
   # `attributes` are those of its results, one list a result; `others` are emitted though nothing
   # calls them.
   def flatten(%Function{} = main, attributes, others) do
     functions = reach([main | others], %{}, [])
 
     flat =
-      for {function, order, placed, numbers} <- functions do
+      for {{function, order, placed, numbers}, index} <- Enum.with_index(functions) do
         attributes = if function.id == main.id, do: attributes, else: []
-        emit(function, order, placed, numbers, attributes)
+        emit(function, order, placed, {numbers, index}, attributes)
       end
 
     operations = Enum.flat_map(functions, fn {_, order, _, _} -> order end)
-    {:ok, flat, length(operations), operations |> Enum.map(&weight/1) |> Enum.sum()}
+    meshes = operations |> Enum.flat_map(& &1.meshes) |> Enum.uniq()
+    {:ok, flat, meshes, length(operations), operations |> Enum.map(&weight/1) |> Enum.sum()}
   catch
     {:refused, %Error{} = error} -> {:error, error}
   end
@@ -182,7 +183,7 @@ defmodule EXLA.CustomCall.Graph do
 
     parameters =
       for %Value{operation: operation, typespec: typespec} <- function.parameters do
-        {Map.fetch!(numbers, operation.id), Typespec.to_native(typespec), operation.attributes}
+        {number_of(numbers, operation), Typespec.to_native(typespec), operation.attributes}
       end
 
     attributes = attributes ++ List.duplicate([], length(function.results) - length(attributes))
@@ -204,31 +205,40 @@ defmodule EXLA.CustomCall.Graph do
         for region <- operation.regions do
           arguments =
             for %Value{operation: operation, typespec: typespec} <- region.arguments do
-              {Map.fetch!(numbers, operation.id), Typespec.to_native(typespec)}
+              {number_of(numbers, operation), Typespec.to_native(typespec)}
             end
 
           {arguments, emit_scope(region.id, by_scope, numbers), region.terminator,
            ids(region.results, numbers)}
         end
 
-      {kind(operation.kind), ids(operation.operands, numbers), Map.fetch!(numbers, operation.id),
+      {kind(operation, numbers), ids(operation.operands, numbers), number_of(numbers, operation),
        Enum.map(operation.results, &Typespec.to_native/1), regions}
     end
   end
 
+  defp number_of({numbers, _function}, operation), do: Map.fetch!(numbers, operation.id)
+
   defp ids(values, numbers) do
-    Enum.map(values, &(Map.fetch!(numbers, &1.operation.id) + &1.index))
+    Enum.map(values, &(number_of(numbers, &1.operation) + &1.index))
   end
 
   # The tags are the NIF's.
-  defp kind({:custom_call, spec}) do
+  defp kind(%{kind: {:custom_call, spec}}, _numbers) do
     {0, spec.call_target_name, SpecTerms.api_version(spec), spec.attributes,
      SpecTerms.backend_config(spec), SpecTerms.mlir_attributes(spec)}
   end
 
-  defp kind({:constant, binary}), do: {1, binary}
-  defp kind({:call, function}), do: {2, function.name}
-  defp kind({:generic, name, attributes}), do: {3, name, attributes}
+  defp kind(%{kind: {:constant, binary}}, _numbers), do: {1, binary}
+  defp kind(%{kind: {:call, function}}, _numbers), do: {2, function.name}
+  defp kind(%{kind: {:generic, name, attributes}}, _numbers), do: {3, name, attributes}
+
+  # Collectives of a program are told apart by channels, which are positive.
+  defp kind(%{kind: {:collective, name, attributes}} = operation, {_, function} = numbers) do
+    channel = Bitwise.bsl(function, 32) + number_of(numbers, operation) + 1
+    text = "#stablehlo.channel_handle<handle = #{channel}, type = 1>"
+    {3, name, [{"channel_handle", text} | attributes]}
+  end
 
   # The bytes of an operation, by which a scheduler is chosen.
   defp weight(%Operation{kind: {:custom_call, spec}} = operation) do
@@ -240,7 +250,7 @@ defmodule EXLA.CustomCall.Graph do
 
   defp weight(%Operation{kind: {:constant, binary}}), do: byte_size(binary)
 
-  defp weight(%Operation{kind: {:generic, _name, attributes}} = operation) do
+  defp weight(%Operation{kind: {_generic, _name, attributes}} = operation) do
     length(operation.operands) + weight_of_pairs(attributes)
   end
 

@@ -26,8 +26,10 @@ defmodule EXLA.CustomCall.Module do
     Context,
     Error,
     Graph,
+    Mesh,
     Native,
     Options,
+    Sharding,
     SpecTerms,
     Telemetry,
     Trial,
@@ -39,16 +41,34 @@ defmodule EXLA.CustomCall.Module do
   alias EXLA.CustomCall.Value.Function
 
   @enforce_keys [:ref, :bytecode, :parameters, :results]
-  defstruct [:ref, :bytecode, :parameters, :results, warnings: []]
+  defstruct [
+    :ref,
+    :bytecode,
+    :parameters,
+    :results,
+    :mesh,
+    parameter_shardings: [],
+    result_shardings: [],
+    warnings: []
+  ]
 
-  @typedoc "The parameters and results are those of the module's entry function."
+  @typedoc """
+  The parameters and results are those of the module's entry function, whole. The mesh is the one that
+  the module's shardings speak of, or `nil`; a sharding is `nil` where none was given.
+  """
   @type t :: %__MODULE__{
           ref: reference(),
           bytecode: binary(),
           parameters: [Typespec.t()],
           results: [Typespec.t()],
+          mesh: Mesh.t() | nil,
+          parameter_shardings: [Sharding.t() | nil],
+          result_shardings: [Sharding.t() | nil],
           warnings: [Warning.t()]
         }
+
+  @typedoc "A result of the entry function: a value, with its sharding or its attributes."
+  @type result :: Value.t() | {Value.t(), Sharding.t() | Value.attributes()}
 
   @typedoc """
   A custom call that a module holds. Attribute texts are as MLIR prints them, sorted by name; a type
@@ -73,8 +93,9 @@ defmodule EXLA.CustomCall.Module do
   @doc """
   Builds a module whose entry function has these parameters and results.
 
-  `results` are values, or `{value, attributes}` for a result with attributes of its own. All that
-  the results depend on is emitted, the functions that are called included.
+  `results` are values, `{value, sharding}` for a result that is to be split over devices, or
+  `{value, attributes}` for one with attributes of its own. All that the results depend on is emitted,
+  the functions that are called included.
 
   ## Options
 
@@ -84,6 +105,12 @@ defmodule EXLA.CustomCall.Module do
     * `:effects` - values of operations to emit though no result depends on them, in order.
     * `:functions` - functions to emit though nothing calls them with
       `EXLA.CustomCall.Value.call/2`, such as those that an attribute names.
+    * `:mesh` - the `EXLA.CustomCall.Mesh`, or `Nx.Mesh`, that the program runs on. Default: that of
+      the shardings in it. `EXLA.CustomCall.Client.compile/3` makes a program with a mesh one of as
+      many partitions as the mesh has devices.
+    * `:parameter_shardings`, `:result_shardings` - how each is split, as
+      `EXLA.CustomCall.Sharding.from/3` takes it, or `nil`: a list no longer than the parameters or
+      results. Default: the `:sharding` of each value. A result without one is whole on each device.
     * `:meshes` - device meshes that shardings speak of by name, such as
       `[{"mesh", ~S(#sdy.mesh<["x"=2]>)}]`.
     * `:context` - an `EXLA.CustomCall.Context`; default: a fresh one with the default limits.
@@ -104,10 +131,10 @@ defmodule EXLA.CustomCall.Module do
       iex> {error.kind, error.field, error.name, error.line, error.column}
       {:text, :attributes, "k", 1, 8}
   """
-  @spec build([Value.t()], [Value.t() | {Value.t(), Value.attributes()}], keyword()) ::
-          {:ok, t()} | {:error, Error.t()}
+  @spec build([Value.t()], [result()], keyword()) :: {:ok, t()} | {:error, Error.t()}
   def build(parameters, results, opts \\ []) do
-    with {:ok, {context, graph, operations, bytes}, warn} <- flatten(parameters, results, opts),
+    with {:ok, {context, graph, operations, bytes}, split, warn} <-
+           flatten(parameters, results, opts),
          {:ok, {ref, bytecode, warnings}} <-
            Telemetry.span(:build, %{}, fn -> native_build(context, graph, operations, bytes) end),
          warnings = Enum.map(warnings, &Warning.from_native/1),
@@ -118,6 +145,9 @@ defmodule EXLA.CustomCall.Module do
          bytecode: bytecode,
          parameters: Enum.map(parameters, & &1.typespec),
          results: Enum.map(results, &result_typespec/1),
+         mesh: split.mesh,
+         parameter_shardings: split.parameters,
+         result_shardings: split.results,
          warnings: warnings
        }}
     else
@@ -134,6 +164,9 @@ defmodule EXLA.CustomCall.Module do
       attributes: [],
       effects: [],
       functions: [],
+      mesh: nil,
+      parameter_shardings: [],
+      result_shardings: [],
       meshes: [],
       context: nil,
       warnings: :log
@@ -143,6 +176,7 @@ defmodule EXLA.CustomCall.Module do
          {:ok, parameters} <- Value.check_values(parameters, "parameters"),
          {:ok, results, result_attributes} <- split_results(results),
          {:ok, results} <- Value.check_values(results, "results"),
+         {:ok, split} <- shardings(parameters, results, result_attributes, opts),
          {:ok, effects} <- Value.check_effects(opts[:effects]),
          :ok <- check_name(opts[:name], :name),
          :ok <- check_function_name(opts[:function]),
@@ -155,15 +189,119 @@ defmodule EXLA.CustomCall.Module do
          main = %Function{
            id: make_ref(),
            name: opts[:function],
-           parameters: parameters,
+           parameters: split.values,
            results: results,
            effects: effects,
            private: false
          },
-         {:ok, functions, operations, bytes} <-
-           Graph.flatten(main, result_attributes, opts[:functions]) do
-      graph = {opts[:name], opts[:attributes], opts[:meshes], functions}
-      {:ok, {context, graph, operations, bytes}, opts[:warnings]}
+         {:ok, functions, meshes, operations, bytes} <-
+           Graph.flatten(main, split.attributes, opts[:functions]),
+         {:ok, mesh, meshes} <- meshes(split.meshes ++ meshes, opts) do
+      graph = {opts[:name], opts[:attributes], meshes, functions}
+      split = Map.put(split, :mesh, mesh)
+      {:ok, {context, graph, operations, bytes}, split, opts[:warnings]}
+    end
+  end
+
+  # The parameters with their shardings, the results' attributes with theirs, and the meshes of all.
+  defp shardings(parameters, results, attributes, opts) do
+    mesh = opts[:mesh] && Mesh.from(opts[:mesh])
+    given = cast_shardings(opts, :parameter_shardings, parameters, mesh)
+    values = Enum.zip_with(parameters, given, &Value.with_sharding/2)
+    given = cast_shardings(opts, :result_shardings, results, mesh)
+
+    {attributes, shardings} =
+      [results, attributes, given]
+      |> Enum.zip_with(&result_sharding/1)
+      |> Enum.unzip()
+
+    parameters = Enum.map(values, & &1.sharding)
+
+    {:ok,
+     %{
+       values: values,
+       attributes: attributes,
+       parameters: parameters,
+       results: shardings,
+       meshes:
+         for(%{mesh: mesh} <- [%{mesh: mesh} | parameters ++ shardings], mesh != nil, do: mesh)
+     }}
+  rescue
+    error in ArgumentError -> {:error, Error.new(:argument, error.message)}
+  end
+
+  defp cast_shardings(opts, option, values, mesh) do
+    given = opts[option]
+
+    unless SpecTerms.proper_list?(given) and length(given) <= length(values) do
+      raise ArgumentError,
+            "expected #{inspect(option)} as a list of at most #{length(values)}, one for each of #{length(values)} " <>
+              "values, got: #{inspect(given)}"
+    end
+
+    given = given ++ List.duplicate(nil, length(values) - length(given))
+
+    for {sharding, {value, index}} <- Enum.zip(given, Enum.with_index(values)) do
+      cond do
+        sharding == nil -> nil
+        mesh == nil and not is_struct(sharding) -> raise ArgumentError, no_mesh(option, index)
+        true -> Sharding.from(sharding, mesh, value.typespec)
+      end
+    end
+  end
+
+  defp no_mesh(option, index) do
+    "#{inspect(option)}, at index #{index}: axes are those of a mesh; give the option :mesh"
+  end
+
+  # An attribute says it in text already; what is known of the value is said where it is not.
+  defp result_sharding([_value, %Sharding{}, %Sharding{} = given]) do
+    raise ArgumentError, "a result has two shardings; leave out #{inspect(given)}, or the other"
+  end
+
+  defp result_sharding([value, %Sharding{} = sharding, nil]),
+    do: result_sharding([value, [], sharding])
+
+  defp result_sharding([value, attributes, given]) do
+    written? = List.keymember?(attributes, "sdy.sharding", 0)
+
+    case given || value.sharding do
+      nil ->
+        {attributes, nil}
+
+      _ when written? and given == nil ->
+        {attributes, nil}
+
+      _ when written? ->
+        raise ArgumentError,
+              "a result has a sharding and the attribute sdy.sharding; leave one out"
+
+      sharding ->
+        Value.sharding!(sharding, value.typespec)
+        {attributes ++ [{"sdy.sharding", Kernel.to_string(sharding)}], sharding}
+    end
+  end
+
+  # All meshes by name, with those that the caller wrote as texts, and the one that the program runs on.
+  defp meshes(meshes, opts) do
+    meshes = Enum.uniq(meshes)
+    written = Enum.map(opts[:meshes], &elem(&1, 0))
+    names = Enum.map(meshes, & &1.name)
+
+    case names -- Enum.uniq(names) do
+      [] ->
+        native = for mesh <- meshes, mesh.name not in written, do: Mesh.to_native(mesh)
+        {:ok, Enum.max_by(meshes, &Mesh.size/1, fn -> nil end), opts[:meshes] ++ native}
+
+      [name | _] ->
+        [one, other | _] = Enum.filter(meshes, &(&1.name == name))
+
+        {:error,
+         Error.new(
+           :graph,
+           "two meshes are called #{inspect(name)}: #{inspect(one)} and #{inspect(other)}; use one, or name them differently",
+           field: :mesh
+         )}
     end
   end
 
@@ -202,7 +340,7 @@ defmodule EXLA.CustomCall.Module do
   end
 
   @doc "Like `build/3`, but raises `ArgumentError` with the error's message."
-  @spec build!([Value.t()], [Value.t() | {Value.t(), Value.attributes()}], keyword()) :: t()
+  @spec build!([Value.t()], [result()], keyword()) :: t()
   def build!(parameters, results, opts \\ []) do
     parameters |> build(results, opts) |> Error.unwrap!()
   end
@@ -231,7 +369,7 @@ defmodule EXLA.CustomCall.Module do
       iex> hd(error.faults).message
       ~S(mlir_attributes: "operand_layouts": element 0: the layout [0, 0]; operand 0 is a tensor<2x3xf32>, so its layout holds each of 0 to 1 once, the dimension that varies fastest first, at line 1, column 2)
   """
-  @spec check([Value.t()], [Value.t() | {Value.t(), Value.attributes()}], keyword()) ::
+  @spec check([Value.t()], [result()], keyword()) ::
           {:ok, [Warning.t()]} | {:error, Error.t()}
   def check(parameters, results, opts \\ []) do
     if Keyword.keyword?(opts) do
@@ -243,7 +381,8 @@ defmodule EXLA.CustomCall.Module do
   end
 
   defp check(parameters, results, opts, nil) do
-    with {:ok, {context, graph, operations, bytes}, warn} <- flatten(parameters, results, opts),
+    with {:ok, {context, graph, operations, bytes}, _split, warn} <-
+           flatten(parameters, results, opts),
          {:ok, warnings} <- native_check(context, graph, operations, bytes),
          warnings = Enum.map(warnings, &Warning.from_native/1),
          :ok <- Warning.handle(warnings, warn) do
@@ -386,8 +525,9 @@ defmodule EXLA.CustomCall.Module do
         end)
         |> Enum.unzip()
 
-      Enum.find_value(attributes, {:ok, values, attributes}, fn attributes ->
-        with :ok <- SpecTerms.check_pairs(attributes, :result_attributes), do: nil
+      Enum.find_value(attributes, {:ok, values, attributes}, fn
+        %Sharding{} -> nil
+        attributes -> with :ok <- SpecTerms.check_pairs(attributes, :result_attributes), do: nil
       end)
     else
       {:error,

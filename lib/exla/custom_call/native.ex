@@ -34,6 +34,8 @@ defmodule EXLA.CustomCall.Native do
   def module_custom_calls(_module), do: stub()
   def module_custom_calls_dirty(_module), do: stub()
 
+  def shardy_read(_text, _meshes), do: stub()
+
   def client_new(_plugin_path, _options), do: stub()
   def client_info(_client), do: stub()
   def client_compile(_client, _module, _options, _tag), do: stub()

@@ -28,17 +28,21 @@ defmodule EXLA.CustomCall.Value do
   false`, copies whatever is shared once a use; build the module first, and send that.
   """
 
-  alias EXLA.CustomCall.{Error, SpecTerms, Typespec}
+  alias EXLA.CustomCall.{Error, Mesh, Options, Partition, Sharding, SpecTerms, Typespec}
   alias EXLA.CustomCall.Value.{Function, Operation, Region}
 
   @enforce_keys [:operation, :index, :typespec]
-  defstruct [:operation, :index, :typespec]
+  defstruct [:operation, :index, :typespec, :sharding]
 
-  @typedoc "The `:typespec` is `nil` for a value that stands for an operation without results."
+  @typedoc """
+  The `:typespec` is `nil` for a value that stands for an operation without results; the `:sharding`
+  where none is known.
+  """
   @type t :: %__MODULE__{
           operation: Operation.t(),
           index: non_neg_integer(),
-          typespec: Typespec.t() | nil
+          typespec: Typespec.t() | nil,
+          sharding: Sharding.t() | nil
         }
 
   @typedoc "Attributes as `{name, text}` pairs of binaries."
@@ -49,6 +53,7 @@ defmodule EXLA.CustomCall.Value do
 
   ## Options
 
+    * `:sharding` - how it is split over devices, an `EXLA.CustomCall.Sharding`.
     * `:attributes` - attributes of the parameter, such as
       `[{"sdy.sharding", "#sdy.sharding<@mesh, [{\\"x\\"}]>"}]`.
 
@@ -59,7 +64,7 @@ defmodule EXLA.CustomCall.Value do
   """
   @spec parameter(Typespec.t() | map(), keyword()) :: t()
   def parameter(template, opts \\ []) do
-    opts = options!(opts, attributes: [])
+    opts = options!(opts, attributes: [], sharding: nil)
 
     %Operation{
       id: make_ref(),
@@ -68,19 +73,101 @@ defmodule EXLA.CustomCall.Value do
       attributes: pairs!(opts[:attributes], :parameter_attributes)
     }
     |> one()
+    |> with_sharding(opts[:sharding])
+  end
+
+  @doc false
+  # A parameter that is split this way, if it is not yet.
+  def with_sharding(value, nil), do: value
+  def with_sharding(%{sharding: sharding} = value, sharding), do: value
+
+  def with_sharding(%{sharding: nil, operation: operation} = value, sharding) do
+    sharding = sharding!(sharding, value.typespec)
+
+    if List.keymember?(operation.attributes, "sdy.sharding", 0) do
+      raise ArgumentError,
+            "a parameter has a :sharding and the attribute sdy.sharding; leave one out"
+    end
+
+    attributes = operation.attributes ++ [{"sdy.sharding", to_string(sharding)}]
+    operation = %{operation | attributes: attributes, meshes: [sharding.mesh]}
+    %{value | operation: operation, sharding: sharding}
+  end
+
+  def with_sharding(value, sharding) do
+    raise ArgumentError,
+          "a parameter has the sharding #{inspect(value.sharding)} already, got: #{inspect(sharding)}"
+  end
+
+  @doc false
+  def sharding!(%Sharding{} = sharding, typespec) do
+    # The rank, and sizes that the devices divide.
+    Sharding.local_shape(sharding, typespec.shape)
+    sharding
+  end
+
+  def sharding!(other, _typespec) do
+    raise ArgumentError, "expected an EXLA.CustomCall.Sharding, got: #{inspect(other)}"
   end
 
   @doc """
   A `stablehlo.custom_call` of `operands` as `spec` says, with results of the given types.
 
   Operands whose element type differs from the spec's `:operand_element_types` are converted first.
+
+  ## Options
+
+  Without options the call is one operation. XLA runs it on whole tensors, on each device, and gathers
+  operands that are split: it splits a custom call only with a C++ partitioner that was registered with
+  it. `:partition` splits the call here, by its sharding rule, so that each device runs the kernel on
+  its own part:
+
+    * `:partition` - which axes of the mesh split which factors of the rule: a map such as
+      `%{heads: "model"}`, to an axis or a list of axes, the major one first; or `:auto`, to take those
+      that split the operands. A factor is named as in the rule (`"i"`, `"j"`, ... where the rule is a
+      text), or by a dimension whose major factor it is: `{:operand, 1, 2}`, `{:result, 0, 0}`.
+    * `:mesh` - the mesh; default: that of the operands' shardings.
+    * `:sharding_rule` - an `EXLA.CustomCall.ShardingRule`; default: that of the spec's
+      `mlir_attributes`.
+    * `:reduce` - how results are combined where a factor that the call reduces over is split: `:sum`,
+      the default, `:product`, `:max`, `:min`, `:and`, `:or`, or `nil` where all devices have the
+      result already; or a list of these, one a result.
+    * `:local` - a function of the operands' and the results' typespecs on one device to the spec of
+      the call on one device, for a spec that depends on sizes. Default: `spec` itself.
+
+  The call is then inside a `sdy.manual_computation` over the axes that split it, and its results have
+  a `:sharding`. See the guide to [sharding](sharding.md).
+
+  ## Examples
+
+      iex> alias EXLA.CustomCall.{Attribute, Mesh, Sharding, Spec, Typespec, Value}
+      iex> rows = Sharding.new(Mesh.new(x: 2), ["x", nil])
+      iex> type = Typespec.tensor({:f, 32}, {4, 8})
+      iex> rule = Attribute.sharding_rule([[:rows, :columns]], [[:rows, :columns]],
+      ...>   [rows: 4, columns: 8], need_replication: [:columns])
+      iex> spec = %Spec{call_target_name: "softmax", mlir_attributes: [{"sdy.sharding_rule", rule}]}
+      iex> x = Value.parameter(type, sharding: rows)
+      iex> [y] = Value.custom_call([x], spec, [type], partition: :auto)
+      iex> y.sharding == rows
+      true
+      iex> Value.custom_call([x], spec, [type], partition: %{"j" => "x"})
+      ** (ArgumentError) partition: operand 0, dimension 1 of {4, 8}: the factor j needs replication, so "x" cannot split it: each device needs all of it; split i by "x", or leave it whole
   """
-  @spec custom_call([t()], EXLA.CustomCall.Spec.t(), [Typespec.t() | map()]) :: [t()]
-  def custom_call(operands, spec, results) do
+  @spec custom_call([t()], EXLA.CustomCall.Spec.t(), [Typespec.t() | map()], keyword()) :: [t()]
+  def custom_call(operands, spec, results, opts \\ []) do
+    defaults = [partition: nil, mesh: nil, sharding_rule: nil, reduce: :sum, local: nil]
+    opts = options!(opts, defaults)
     operands = values!(operands, "operands")
     results = typespecs!(results)
     types = Error.unwrap!(SpecTerms.check(spec, Enum.map(operands, & &1.typespec)))
 
+    case plan!(operands, spec, results, opts) do
+      nil -> plain_call(operands, types, spec, results)
+      plan -> partitioned_call(plan, operands, spec, results, opts)
+    end
+  end
+
+  defp plain_call(operands, types, spec, results) do
     operands =
       Enum.zip_with(operands, types, fn
         %{typespec: %{type: type}} = operand, type -> operand
@@ -93,6 +180,168 @@ defmodule EXLA.CustomCall.Value do
       operands: operands,
       results: results
     })
+  end
+
+  defp plan!(operands, spec, results, opts) do
+    if opts[:partition] do
+      rule = Error.unwrap!(Partition.rule(opts[:sharding_rule], spec))
+      typespecs = Enum.map(operands, & &1.typespec)
+      shardings = Enum.map(operands, & &1.sharding)
+
+      rule
+      |> Partition.plan(opts[:partition], opts[:mesh], typespecs, shardings, results)
+      |> Error.unwrap!()
+    end
+  end
+
+  # The call on one device's parts, inside the operation that hands out and collects them.
+  defp partitioned_call(plan, operands, spec, results, opts) do
+    {in_shardings, local_operands} = Enum.unzip(plan.operands)
+    {out_shardings, local_results} = Enum.unzip(plan.results)
+    reductions = reductions!(opts[:reduce], length(results))
+    spec = local_spec(opts[:local], spec, local_operands, local_results)
+
+    call = fn arguments ->
+      arguments
+      |> custom_call(spec, local_results)
+      |> Enum.zip_with(reductions, &all_reduce(&1, &2, plan))
+    end
+
+    region =
+      if results == [] do
+        region(local_operands, fn _ -> [] end,
+          terminator: "sdy.return",
+          effects: &custom_call(&1, spec, [])
+        )
+      else
+        region(local_operands, call, terminator: "sdy.return")
+      end
+
+    axes = Enum.map_join(plan.axes, ", ", &Mesh.quoted/1)
+
+    values =
+      many(%Operation{
+        id: make_ref(),
+        kind:
+          {:generic, "sdy.manual_computation",
+           [
+             {"in_shardings", Sharding.per_value(in_shardings)},
+             {"out_shardings", Sharding.per_value(out_shardings)},
+             {"manual_axes", "#sdy<manual_axes{#{axes}}>"}
+           ]},
+        operands: operands,
+        results: results,
+        regions: [region],
+        meshes: [plan.mesh]
+      })
+
+    if results == [],
+      do: values,
+      else: Enum.zip_with(values, out_shardings, &%{&1 | sharding: &2})
+  end
+
+  # On one device there is nothing left to split.
+  defp local_spec(nil, spec, operands, results) do
+    local_spec(fn _operands, _results -> spec end, spec, operands, results)
+  end
+
+  defp local_spec(fun, _spec, operands, results) when is_function(fun, 2) do
+    case fun.(operands, results) do
+      %{mlir_attributes: attributes} = spec when is_list(attributes) ->
+        if List.keymember?(attributes, "sdy.sharding", 0) do
+          raise ArgumentError,
+                "partition: the spec has sdy.sharding, which says how its results are split; leave it " <>
+                  "out, the partition says it"
+        end
+
+        %{spec | mlir_attributes: List.keydelete(attributes, "sdy.sharding_rule", 0)}
+
+      spec ->
+        spec
+    end
+  end
+
+  defp local_spec(other, _spec, _operands, _results) do
+    raise ArgumentError,
+          "expected :local to be a function of the local operands and results, got: #{inspect(other)}"
+  end
+
+  @reductions [
+    sum: "stablehlo.add",
+    product: "stablehlo.multiply",
+    max: "stablehlo.maximum",
+    min: "stablehlo.minimum",
+    and: "stablehlo.and",
+    or: "stablehlo.or"
+  ]
+
+  defp reductions!(reduction, count) do
+    reductions = if is_list(reduction), do: reduction, else: List.duplicate(reduction, count)
+    known = [nil | Keyword.keys(@reductions)]
+
+    unless SpecTerms.proper_list?(reductions) and Enum.all?(reductions, &(&1 in known)) and
+             length(reductions) == count do
+      raise ArgumentError,
+            "expected :reduce to be one of #{Enum.map_join(known, ", ", &inspect/1)}, or a list of one for " <>
+              "each of the #{count} results, got: #{inspect(reduction)}"
+    end
+
+    reductions
+  end
+
+  defp all_reduce(value, nil, _plan), do: value
+  defp all_reduce(value, _reduction, %{reduced: []}), do: value
+
+  defp all_reduce(%{typespec: typespec} = value, reduction, plan) do
+    groups = Mesh.groups(plan.mesh, plan.reduced)
+    scalar = %{typespec | shape: {}}
+
+    region =
+      region([scalar, scalar], fn arguments -> op(@reductions[reduction], arguments, [scalar]) end)
+
+    {rows, columns} = {length(groups), length(hd(groups))}
+
+    one(%Operation{
+      id: make_ref(),
+      kind:
+        {:collective, "stablehlo.all_reduce",
+         [
+           {"replica_groups",
+            "dense<#{inspect(groups, limit: :infinity, charlists: :as_lists)}> : " <>
+              "tensor<#{rows}x#{columns}xi64>"},
+           {"use_global_device_ids", "unit"}
+         ]},
+      operands: [value],
+      results: [typespec],
+      regions: [region]
+    })
+  end
+
+  @doc """
+  The value, split over devices as `sharding` says: a `sdy.sharding_constraint`.
+
+  ## Examples
+
+      iex> alias EXLA.CustomCall.{Mesh, Sharding, Typespec, Value}
+      iex> x = Value.parameter(Typespec.tensor({:f, 32}, {4}))
+      iex> Value.shard(x, Sharding.new(Mesh.new(x: 2), ["x"])).sharding
+      #EXLA.CustomCall.Sharding<@mesh, [{"x"}]>
+  """
+  @spec shard(t(), Sharding.t()) :: t()
+  def shard(value, sharding) do
+    [%{typespec: typespec}] = values!([value], "value")
+    sharding = sharding!(sharding, typespec)
+
+    value =
+      one(%Operation{
+        id: make_ref(),
+        kind: {:generic, "sdy.sharding_constraint", [{"sharding", to_string(sharding)}]},
+        operands: [value],
+        results: [typespec],
+        meshes: [sharding.mesh]
+      })
+
+    %{value | sharding: sharding}
   end
 
   @doc """
@@ -369,7 +618,7 @@ defmodule EXLA.CustomCall.Value do
   end
 
   defp options!(opts, defaults) do
-    opts |> EXLA.CustomCall.Options.validate(defaults) |> Error.unwrap!()
+    opts |> Options.validate(defaults) |> Error.unwrap!()
   end
 
   defimpl Inspect do

@@ -14,6 +14,16 @@ pub(crate) enum Refusal {
     Graph(Error),
 }
 
+impl Refusal {
+    /// For terms that hold nothing but names and texts, of which no graph is made.
+    pub(crate) fn into_term(self) -> rustler::Error {
+        match self {
+            Self::Term(error) => error,
+            Self::Graph(_) => rustler::Error::BadArg,
+        }
+    }
+}
+
 impl From<rustler::Error> for Refusal {
     fn from(error: rustler::Error) -> Self {
         Self::Term(error)

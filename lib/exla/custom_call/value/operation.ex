@@ -9,9 +9,12 @@ defmodule EXLA.CustomCall.Value.Operation do
   #   {:constant, binary}
   #   {:call, %Value.Function{}}
   #   {:generic, name, attributes}
+  #   {:collective, name, attributes}  a generic one that gets a channel of its own
+  #
+  # `meshes` are those that its attributes speak of.
 
   @enforce_keys [:id, :kind]
-  defstruct [:id, :kind, operands: [], results: [], regions: [], attributes: []]
+  defstruct [:id, :kind, operands: [], results: [], regions: [], attributes: [], meshes: []]
 
   @type t :: %__MODULE__{}
 
@@ -23,7 +26,7 @@ defmodule EXLA.CustomCall.Value.Operation do
       {:custom_call, _spec} -> "stablehlo.custom_call"
       {:constant, _binary} -> "stablehlo.constant"
       {:call, _function} -> "func.call"
-      {:generic, name, _attributes} -> EXLA.CustomCall.Value.show(name)
+      {_generic, name, _attributes} -> EXLA.CustomCall.Value.show(name)
     end
   end
 end

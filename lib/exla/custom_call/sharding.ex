@@ -1,0 +1,445 @@
+defmodule EXLA.CustomCall.Sharding do
+  @moduledoc """
+  How a tensor is split over the devices of a mesh: for each of its dimensions, the axes that split it.
+
+      iex> alias EXLA.CustomCall.{Mesh, Sharding}
+      iex> mesh = Mesh.new(data: 2, model: 2)
+      iex> sharding = Sharding.new(mesh, ["data", nil, ["model"]])
+      iex> to_string(sharding)
+      ~S(#sdy.sharding<@mesh, [{"data"}, {}, {"model"}]>)
+      iex> Sharding.local_shape(sharding, {4, 16, 8})
+      {2, 16, 4}
+
+  An axis that splits no dimension leaves each device along it with the same part: the tensor is
+  replicated over it.
+
+  `to_table/2` and `to_svg/3` show which device has which part.
+
+  Source: Shardy's `TensorShardingAttr`.
+  """
+
+  alias EXLA.CustomCall.{Error, Mesh, SpecTerms, Typespec}
+
+  @enforce_keys [:mesh, :dimensions]
+  defstruct [:mesh, :dimensions, replicated: [], unreduced: [], reduction: :sum]
+
+  @typedoc """
+  An axis of the mesh, or a part of one: of the axis cut into `pre_size` blocks, `size` blocks of each.
+  """
+  @type axis :: String.t() | {String.t(), pre_size :: pos_integer(), size :: pos_integer()}
+
+  @typedoc """
+    * `:axes` - that split the dimension, the major one first;
+    * `:open` - whether Shardy may split it further;
+    * `:priority` - when Shardy propagates it; the lower goes first, `nil` with 0.
+  """
+  @type dimension :: %{axes: [axis()], open: boolean(), priority: non_neg_integer() | nil}
+
+  @typedoc """
+    * `:replicated` - axes that no dimension may be split by;
+    * `:unreduced`, `:reduction` - axes along which the parts are still to be combined, and how.
+  """
+  @type t :: %__MODULE__{
+          mesh: Mesh.t(),
+          dimensions: [dimension()],
+          replicated: [axis()],
+          unreduced: [axis()],
+          reduction: :sum | :max | :min
+        }
+
+  @typedoc "The part that one device has: `{start, length}` of each dimension."
+  @type slice :: [{non_neg_integer(), non_neg_integer()}]
+
+  @doc """
+  A sharding over `mesh`, with for each dimension of the tensor one of
+
+    * `nil` or `[]` - it is not split;
+    * an axis or a list of axes, the major one first - it is split by them. An axis is a name, or
+      `{name, pre_size, size}` for a part of one;
+    * `:open` or `{:open, axes}` - Shardy may split it further;
+    * `%{axes: axes, open: open, priority: priority}`.
+
+  ## Options
+
+    * `:replicated` - axes that stay free of this tensor;
+    * `:unreduced` - axes along which the parts are still to be summed.
+
+  Raises `ArgumentError` for a sharding that Shardy would refuse:
+
+      iex> alias EXLA.CustomCall.{Mesh, Sharding}
+      iex> mesh = Mesh.new(model: 2)
+      iex> Sharding.new(mesh, ["model", "model"])
+      ** (ArgumentError) a sharding: dimension 1: axis "model" was used before in the sharding; an axis splits one dimension, once
+      iex> Sharding.new(mesh, ["modle"])
+      ** (ArgumentError) a sharding: the mesh "mesh" has no axis "modle"; it has "model"
+
+  ## Examples
+
+      iex> alias EXLA.CustomCall.{Mesh, Sharding}
+      iex> mesh = Mesh.new(data: 2, model: 2)
+      iex> Sharding.new(mesh, [["data", "model"], :open])
+      #EXLA.CustomCall.Sharding<@mesh, [{"data", "model"}, {?}]>
+  """
+  @spec new(Mesh.t() | map(), list(), keyword()) :: t()
+  def new(mesh, dimensions, opts \\ []) do
+    opts =
+      opts |> EXLA.CustomCall.Options.validate(replicated: [], unreduced: []) |> Error.unwrap!()
+
+    unless SpecTerms.proper_list?(dimensions) do
+      raise ArgumentError,
+            "expected a sharding's dimensions as a list, got: #{inspect(dimensions)}"
+    end
+
+    mesh = Mesh.from(mesh)
+
+    check!(%__MODULE__{
+      mesh: mesh,
+      dimensions: Enum.map(dimensions, &dimension!/1),
+      replicated: axes!(opts[:replicated]),
+      unreduced: axes!(opts[:unreduced])
+    })
+  end
+
+  @doc """
+  The sharding of a tensor of this rank that is whole on each device.
+
+  ## Examples
+
+      iex> mesh = EXLA.CustomCall.Mesh.new(x: 2)
+      iex> EXLA.CustomCall.Sharding.replicated(mesh, 2)
+      #EXLA.CustomCall.Sharding<@mesh, [{}, {}]>
+  """
+  @spec replicated(Mesh.t() | map(), non_neg_integer()) :: t()
+  def replicated(mesh, rank), do: new(mesh, List.duplicate(nil, rank))
+
+  @doc """
+  A sharding from a sharding, from the list that `new/2` takes, or from the map that Nx takes for an
+  input: dimensions, by index or by name, to lists of axes, by index or by name.
+
+  ## Examples
+
+      iex> alias EXLA.CustomCall.{Mesh, Sharding, Typespec}
+      iex> mesh = Mesh.new(data: 2, model: 2)
+      iex> Sharding.from(%{0 => [0], -1 => ["model"]}, mesh, Typespec.tensor(:f32, {4, 8, 2}))
+      #EXLA.CustomCall.Sharding<@mesh, [{"data"}, {}, {"model"}]>
+  """
+  @spec from(t() | list() | map(), Mesh.t() | map(), EXLA.CustomCall.template()) :: t()
+  def from(sharding, mesh, template)
+
+  def from(%__MODULE__{} = sharding, _mesh, template), do: check_rank!(sharding, template)
+
+  def from(list, mesh, template) when is_list(list) do
+    mesh |> new(list) |> check_rank!(template)
+  end
+
+  def from(%{} = map, mesh, template) when not is_struct(map) do
+    mesh = Mesh.from(mesh)
+    names = Enum.map(mesh.axes, &elem(&1, 0))
+
+    by_dimension =
+      Enum.reduce(map, %{}, fn {dimension, axes}, done ->
+        index = index!(dimension, template)
+
+        if is_map_key(done, index) do
+          raise ArgumentError, "a sharding: dimension #{index} is given twice in #{inspect(map)}"
+        end
+
+        Map.put(done, index, axes |> List.wrap() |> Enum.map(&nx_axis!(&1, names, mesh)))
+      end)
+
+    new(mesh, for(index <- 0..(tuple_size(template.shape) - 1)//1, do: by_dimension[index]))
+  end
+
+  def from(other, _mesh, _template) do
+    raise ArgumentError,
+          "expected an EXLA.CustomCall.Sharding, a list with the axes of each dimension, or a map " <>
+            "of dimensions to axes, got: #{inspect(other)}"
+  end
+
+  @doc """
+  The sharding of a text, as `to_string/1` writes it. Its mesh is one of `meshes`.
+
+  ## Examples
+
+      iex> alias EXLA.CustomCall.{Mesh, Sharding}
+      iex> mesh = Mesh.new(x: 2)
+      iex> Sharding.parse(~S(#sdy.sharding<@mesh, [{"x"}, {?}]>), mesh)
+      {:ok, Sharding.new(mesh, ["x", :open])}
+      iex> {:error, error} = Sharding.parse(~S(#sdy.sharding<@ring, [{"x"}]>), mesh)
+      iex> error.message
+      ~S(a sharding: there is no mesh "ring" among "mesh")
+  """
+  @spec parse(binary(), Mesh.t() | [Mesh.t()]) :: {:ok, t()} | {:error, Error.t()}
+  def parse(text, meshes) do
+    meshes = meshes |> List.wrap() |> Enum.map(&Mesh.from/1)
+
+    with {:ok, {:sharding, mesh, dimensions, replicated, unreduced, reduction}} <-
+           Mesh.read(text, meshes, "a sharding", :sharding),
+         {:ok, mesh} <- find_mesh(mesh, meshes) do
+      {:ok,
+       %__MODULE__{
+         mesh: mesh,
+         dimensions:
+           for(
+             {axes, open, priority} <- dimensions,
+             do: %{axes: axes, open: open, priority: priority}
+           ),
+         replicated: replicated,
+         unreduced: unreduced,
+         reduction: reduction
+       }}
+    end
+  end
+
+  @doc """
+  The shape of the part that each device has of a tensor of `shape`.
+
+      iex> alias EXLA.CustomCall.{Mesh, Sharding}
+      iex> Sharding.local_shape(Sharding.new(Mesh.new(x: 2), ["x"]), {7})
+      ** (ArgumentError) dimension 0 of {7} is not a multiple of 2, the devices along "x"; pad it to 8, or leave it whole
+  """
+  @spec local_shape(t(), tuple()) :: tuple()
+  def local_shape(%__MODULE__{} = sharding, shape) do
+    [Tuple.to_list(shape), counts(sharding, shape), 0..(tuple_size(shape) - 1)//1]
+    |> Enum.zip_with(fn
+      [size, count, _] when rem(size, count) == 0 ->
+        div(size, count)
+
+      [size, count, index] ->
+        axes = Enum.at(sharding.dimensions, index).axes
+        names = Enum.map_join(axes, ", ", &inspect(axis_name(&1)))
+
+        raise ArgumentError,
+              "dimension #{index} of #{inspect(shape)} is not a multiple of #{count}, the devices along " <>
+                "#{names}; pad it to #{(div(size, count) + 1) * count}, or leave it whole"
+    end)
+    |> List.to_tuple()
+  end
+
+  @doc """
+  The part of a tensor of `shape` that each device has, in the order of the devices' numbers.
+
+  ## Examples
+
+      iex> alias EXLA.CustomCall.{Mesh, Sharding}
+      iex> sharding = Sharding.new(Mesh.new(x: 2, y: 2), ["y", nil])
+      iex> Sharding.slices(sharding, {4, 3})
+      [{0, [{0, 2}, {0, 3}]}, {1, [{2, 2}, {0, 3}]}, {2, [{0, 2}, {0, 3}]}, {3, [{2, 2}, {0, 3}]}]
+  """
+  @spec slices(t(), tuple()) :: [{device :: non_neg_integer(), slice()}]
+  def slices(%__MODULE__{mesh: mesh} = sharding, shape) do
+    lengths = sharding |> local_shape(shape) |> Tuple.to_list()
+
+    dimensions =
+      Enum.map(sharding.dimensions, &Enum.map(&1.axes, fn axis -> digit(mesh, axis) end))
+
+    mesh
+    |> Mesh.coordinates()
+    |> Enum.map(fn {device, at} ->
+      slice =
+        Enum.zip_with(dimensions, lengths, fn digits, length ->
+          {tile(digits, at) * length, length}
+        end)
+
+      {device, slice}
+    end)
+    |> Enum.sort()
+  end
+
+  # Which part along one dimension a device has: its places along the axes are the digits of a number.
+  defp tile(digits, at) do
+    Enum.reduce(digits, 0, fn {index, divisor, size}, number ->
+      number * size + rem(div(elem(at, index), divisor), size)
+    end)
+  end
+
+  defp digit(mesh, axis) do
+    name = axis_name(axis)
+    index = Enum.find_index(mesh.axes, fn {other, _} -> other == name end)
+    {_, whole} = Enum.at(mesh.axes, index)
+
+    case axis do
+      {_, pre_size, size} -> {index, div(whole, pre_size * size), size}
+      _ -> {index, 1, whole}
+    end
+  end
+
+  @doc false
+  # How many parts each dimension has.
+  def counts(%__MODULE__{mesh: mesh, dimensions: dimensions}, shape) do
+    if length(dimensions) != tuple_size(shape) do
+      raise ArgumentError,
+            "a sharding of #{length(dimensions)} dimensions does not fit the shape #{inspect(shape)}"
+    end
+
+    for %{axes: axes} <- dimensions, do: axes |> Enum.map(&axis_size(mesh, &1)) |> Enum.product()
+  end
+
+  @doc false
+  def axis_size(_mesh, {_name, _pre_size, size}), do: size
+  def axis_size(mesh, name), do: Mesh.axis_size!(mesh, name)
+
+  @doc false
+  def axis_name({name, _pre_size, _size}), do: name
+  def axis_name(name), do: name
+
+  @doc false
+  # The text without `#sdy.sharding`, as it stands inside `#sdy.sharding_per_value`.
+  def body(%__MODULE__{} = sharding) do
+    dimensions = Enum.map_join(sharding.dimensions, ", ", &dimension_text/1)
+
+    "<@#{symbol(sharding.mesh.name)}, [#{dimensions}]" <>
+      set(", replicated=", sharding.replicated) <>
+      set(", unreduced=" <> reduction(sharding.reduction), sharding.unreduced) <> ">"
+  end
+
+  @doc false
+  def per_value(shardings),
+    do: "#sdy.sharding_per_value<[#{Enum.map_join(shardings, ", ", &body/1)}]>"
+
+  defp reduction(:sum), do: ""
+  defp reduction(other), do: Atom.to_string(other)
+
+  defp symbol(name) do
+    if name =~ ~r/\A[A-Za-z_][A-Za-z0-9_$.]*\z/, do: name, else: Mesh.quoted(name)
+  end
+
+  defp dimension_text(%{axes: axes, open: open, priority: priority}) do
+    entries = Enum.map(axes, &axis_text/1) ++ if(open, do: ["?"], else: [])
+    "{#{Enum.join(entries, ", ")}}#{priority && "p#{priority}"}"
+  end
+
+  defp set(_name, []), do: ""
+  defp set(name, axes), do: "#{name}{#{Enum.map_join(axes, ", ", &axis_text/1)}}"
+
+  defp axis_text({name, pre_size, size}), do: "#{Mesh.quoted(name)}:(#{pre_size})#{size}"
+  defp axis_text(name), do: Mesh.quoted(name)
+
+  defp check!(%{mesh: mesh} = sharding) do
+    used =
+      Enum.flat_map(sharding.dimensions, & &1.axes) ++ sharding.replicated ++ sharding.unreduced
+
+    for axis <- used, name = axis_name(axis), not List.keymember?(mesh.axes, name, 0) do
+      raise ArgumentError, "a sharding: " <> Mesh.no_axis(mesh, name)
+    end
+
+    Error.unwrap!(Mesh.read(to_string(sharding), [mesh], "a sharding", :sharding))
+    sharding
+  end
+
+  defp check_rank!(sharding, %{shape: shape}) do
+    counts(sharding, shape)
+    sharding
+  end
+
+  defp check_rank!(_sharding, other), do: Typespec.from(other)
+
+  defp find_mesh(name, meshes) when is_binary(name) do
+    case Enum.find(meshes, &(&1.name == name)) do
+      nil ->
+        {:error,
+         Error.new(
+           :text,
+           "a sharding: there is no mesh #{inspect(name)} among " <>
+             Enum.map_join(meshes, ", ", &inspect(&1.name))
+         )}
+
+      mesh ->
+        {:ok, mesh}
+    end
+  end
+
+  defp find_mesh({:mesh, axes, devices}, _meshes) do
+    {:ok, %Mesh{name: "mesh", axes: axes, devices: devices}}
+  end
+
+  defp dimension!(nil), do: closed([])
+  defp dimension!(:open), do: %{closed([]) | open: true}
+  defp dimension!({:open, axes}), do: %{closed(axes) | open: true}
+
+  defp dimension!(%{axes: axes} = dimension) do
+    %{
+      axes: axes!(axes),
+      open: Map.get(dimension, :open, false) == true,
+      priority: priority!(Map.get(dimension, :priority))
+    }
+  end
+
+  defp dimension!(axes), do: closed(axes)
+
+  defp closed(axes), do: %{axes: axes!(axes), open: false, priority: nil}
+
+  defp priority!(nil), do: nil
+  defp priority!(priority) when is_integer(priority) and priority >= 0, do: priority
+
+  defp priority!(other) do
+    raise ArgumentError, "expected a priority of 0 or more, got: #{inspect(other)}"
+  end
+
+  defp axes!(axes) when is_list(axes) do
+    unless SpecTerms.proper_list?(axes) do
+      raise ArgumentError, "expected a list of axes, got: #{inspect(axes)}"
+    end
+
+    Enum.map(axes, &axis!/1)
+  end
+
+  defp axes!(axis), do: [axis!(axis)]
+
+  defp axis!({name, pre_size, size})
+       when is_integer(pre_size) and is_integer(size) and pre_size > 0 and size > 0 do
+    {Mesh.axis_name(name), pre_size, size}
+  end
+
+  defp axis!(name), do: Mesh.axis_name(name)
+
+  defp nx_axis!(index, names, mesh) when is_integer(index) do
+    if index in 0..(length(names) - 1)//1 do
+      Enum.at(names, index)
+    else
+      raise ArgumentError,
+            "a sharding: the mesh #{inspect(mesh.name)} has no axis #{index}; it has #{length(names)}, " <>
+              "counted from 0"
+    end
+  end
+
+  defp nx_axis!(axis, _names, _mesh), do: axis!(axis)
+
+  defp index!(index, %{shape: shape}) when is_integer(index) do
+    rank = tuple_size(shape)
+
+    if index in -rank..(rank - 1)//1 do
+      if index < 0, do: index + rank, else: index
+    else
+      raise ArgumentError, "a sharding: there is no dimension #{index} in #{inspect(shape)}"
+    end
+  end
+
+  defp index!(name, %{names: names} = template) when is_atom(name) do
+    case name && Enum.find_index(names, &(&1 == name)) do
+      index when is_integer(index) ->
+        index
+
+      nil ->
+        raise ArgumentError,
+              "a sharding: there is no dimension #{inspect(name)} among #{inspect(names)} of " <>
+                inspect(template.shape)
+    end
+  end
+
+  defp index!(other, template) do
+    raise ArgumentError,
+          "a sharding: expected the index of a dimension, or its name where the template has names, " <>
+            "got #{inspect(other)} for #{inspect(template)}"
+  end
+
+  defimpl String.Chars do
+    def to_string(sharding), do: "#sdy.sharding" <> EXLA.CustomCall.Sharding.body(sharding)
+  end
+
+  defimpl Inspect do
+    def inspect(sharding, _opts) do
+      "#EXLA.CustomCall.Sharding" <> EXLA.CustomCall.Sharding.body(sharding)
+    end
+  end
+end
