@@ -6,7 +6,7 @@ use super::{Findings, MLIR_ATTRIBUTES};
 use crate::{
     error::Quoted,
     graph::NamedText,
-    shardy::{Attribute, Fault, Meshes, Role, TensorShape},
+    shardy::{find_place, Attribute, Fault, Meshes, Role, TensorShape},
     types::Type,
     warning::Warning,
 };
@@ -141,13 +141,15 @@ pub(super) fn push(
             Some((found, expected)) => (found.to_owned(), expected.to_owned()),
             None => (fault.message, "see Shardy's rules".into()),
         };
-        findings.fault(
-            field,
-            given,
-            &[],
-            format!("{}: {found}", fault.place),
-            expected,
-        );
+        let at = find_place(given.text, &fault.place);
+        // The attribute itself begins where its text does: that is no place to tell.
+        let at = if given.text[..at].trim_ascii().is_empty() {
+            0
+        } else {
+            at
+        };
+        let found = format!("{}: {found}", fault.place);
+        findings.push(field, given, at, found, expected);
     }
 }
 

@@ -29,13 +29,16 @@ impl Budget {
     }
 
     /// The bytes that it would take, where they are more than there may be.
-    fn spend(&mut self, dense: &Dense<'_>) -> Option<u64> {
+    fn spend_on(&mut self, dense: &Dense<'_>) -> Option<u64> {
         let width = match dense.scalar {
             Scalar::Integer { width, .. } => u64::from(width.div_ceil(8)),
             Scalar::F32 => 4,
             _ => 8,
         };
-        let bytes = dense.count.saturating_mul(width);
+        self.spend(dense.count.saturating_mul(width))
+    }
+
+    fn spend(&mut self, bytes: u64) -> Option<u64> {
         self.spent = self.spent.saturating_add(bytes);
         (self.spent > self.limit).then_some(bytes)
     }
@@ -56,11 +59,17 @@ fn value<'c>(
 ) {
     let view = View::of(attribute);
     let expected = match &view {
-        View::Bool | View::String(_) | View::Numbers => return,
+        View::Bool | View::String(_) => return,
+        View::Numbers(bytes) => {
+            if let Some(bytes) = budget.spend(*bytes) {
+                too_large(ATTRIBUTES, parsed, path, bytes, budget, findings);
+            }
+            return;
+        }
         View::Integer(scalar) if is_integer(*scalar) => return,
         View::Float(Scalar::F32 | Scalar::F64) => return,
         View::Dense(dense) if is_element(dense.scalar) => {
-            if let Some(bytes) = budget.spend(dense) {
+            if let Some(bytes) = budget.spend_on(dense) {
                 too_large(ATTRIBUTES, parsed, path, bytes, budget, findings);
             }
             return;
@@ -135,7 +144,7 @@ pub(super) fn check_literal(parsed: &Parsed<'_, '_>, budget: &mut Budget, findin
             format!("it is {}", found(&View::Dense(dense), parsed.attribute)),
             "XLA's compiler ends the process over such a literal; pass a constant as an operand",
         );
-    } else if let Some(bytes) = budget.spend(&dense) {
+    } else if let Some(bytes) = budget.spend_on(&dense) {
         too_large(MLIR_ATTRIBUTES, parsed, &[], bytes, budget, findings);
     }
 }
