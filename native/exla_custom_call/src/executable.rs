@@ -326,13 +326,16 @@ fn executable_types<'a>(
     Ok((executable.inputs().map(terms), terms(executable.outputs())))
 }
 
-/// `{parameters | nil, results | nil}`, each a list of `:replicated`, `{:maximal, device}`, `:manual`, `:unknown` or
+/// Of the parameters, and of the results; `None` where the plugin does not tell.
+type Shardings<'a> = (Option<Vec<Term<'a>>>, Option<Vec<Term<'a>>>);
+
+/// Each is a list of `:replicated`, `{:maximal, device}`, `:manual`, `:unknown` or
 /// `{:tiled, dimensions, devices, [{:replicated | :manual | :unreduced, size}]}`.
 #[rustler::nif(schedule = "DirtyIo")]
 fn executable_shardings(
     env: Env,
     executable: ResourceArc<ExecutableResource>,
-) -> NifResult<Result<(Option<Vec<Term>>, Option<Vec<Term>>), Error>> {
+) -> NifResult<Result<Shardings, Error>> {
     let executable = executable.get()?;
     let terms = |shardings: Vec<Sharding>| -> Vec<Term> {
         shardings
