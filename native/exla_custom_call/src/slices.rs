@@ -5,7 +5,7 @@ use crate::{
     host,
     list::List,
 };
-use pjrt_runtime::{Joined, Part, Slice};
+use pjrt_runtime::slices::{self, Joined, Part, Slice};
 use rustler::{Binary, Env, NifResult};
 
 /// `{starts, sizes}`, with an element count for each dimension.
@@ -53,7 +53,7 @@ fn split<'a>(
     dimensions: &[usize],
     slices: Slices,
 ) -> NifResult<Result<Vec<Binary<'a>>, Error>> {
-    let parts = match pjrt_runtime::split(&binary, element_bytes, dimensions, &read(slices)) {
+    let parts = match slices::split(&binary, element_bytes, dimensions, &read(slices)) {
         Ok(parts) => parts,
         Err(error) => return Ok(Err(failed(error))),
     };
@@ -100,7 +100,7 @@ fn join<'a>(
     slices: Slices,
 ) -> Result<Binary<'a>, Error> {
     let parts: Vec<&[u8]> = binaries.iter().map(Binary::as_slice).collect();
-    let joined = pjrt_runtime::join(&parts, element_bytes, dimensions, &read(slices));
+    let joined = slices::join(&parts, element_bytes, dimensions, &read(slices));
     Ok(match joined.map_err(failed)? {
         Joined::Part(index) => binaries[index],
         Joined::Copied(bytes) => host::vec_to_binary(env, bytes),

@@ -63,7 +63,7 @@ mod program;
 mod registry;
 mod serialized;
 mod sharding;
-mod slices;
+pub mod slices;
 #[cfg(test)]
 mod test_support;
 #[cfg(test)]
@@ -86,6 +86,5 @@ pub use library::{Handler, Library, Stages, StateType, TableEntry};
 pub use named_value::NamedValue;
 pub use plugin::Plugin;
 pub use sharding::{Group, GroupKind, Sharding};
-pub use slices::{join, split, Joined, Part, Slice};
 pub use user_data::UserData;
 pub use view::View;

@@ -306,3 +306,92 @@ fn a_program_for_one_device_tells_no_shardings() {
     assert_eq!(executable.parameter_shardings(), Ok(None));
     assert_eq!(executable.result_shardings(), Ok(None));
 }
+
+unsafe extern "C" fn destroy(_: *mut PJRT_Error_Destroy_Args) {}
+unsafe extern "C" fn message(_: *mut PJRT_Error_Message_Args) {}
+
+unsafe extern "C" fn tells_nothing(_: *mut ShardingsArgs) -> *mut PJRT_Error {
+    null_mut()
+}
+
+unsafe extern "C" fn tells_a_null_message(args: *mut ShardingsArgs) -> *mut PJRT_Error {
+    struct Messages([*const c_char; 1]);
+    // SAFETY: the pointer is null.
+    unsafe impl Sync for Messages {}
+    static MESSAGES: Messages = Messages([null()]);
+    static SIZES: [usize; 1] = [0];
+    // SAFETY: `of` passes the arguments of this function.
+    unsafe {
+        (*args).num_shardings = 1;
+        (*args).shardings = MESSAGES.0.as_ptr();
+        (*args).sharding_sizes = SIZES.as_ptr();
+    }
+    null_mut()
+}
+
+unsafe extern "C" fn tells_no_sizes(args: *mut ShardingsArgs) -> *mut PJRT_Error {
+    // SAFETY: `of` passes the arguments of this function.
+    unsafe {
+        tells_a_null_message(args);
+        (*args).sharding_sizes = null();
+    }
+    null_mut()
+}
+
+/// What a plugin with this extension says of the results.
+fn told(
+    kind: i32,
+    struct_size: usize,
+    function: Option<ShardingsFunction>,
+) -> Result<Option<Vec<Sharding>>, Error> {
+    let mut extension = ShardingsExtension {
+        base: PJRT_Extension_Base {
+            struct_size,
+            type_: kind as PJRT_Extension_Type,
+            next: null_mut(),
+        },
+        parameter_shardings: None,
+        output_shardings: function,
+    };
+    let mut table = PJRT_Api {
+        struct_size: size_of::<PJRT_Api>(),
+        extension_start: (&raw mut extension).cast(),
+        PJRT_Error_Destroy: Some(destroy),
+        PJRT_Error_Message: Some(message),
+        ..Default::default()
+    };
+    // SAFETY: the table and its extension outlive the call, and the functions use no executable.
+    unsafe {
+        let api = Api::new(NonNull::from(&mut table))?;
+        of(&api, NonNull::dangling(), Sharded::Result)
+    }
+}
+
+const WHOLE: usize = size_of::<ShardingsExtension>();
+
+#[test]
+fn a_plugin_without_the_function_tells_no_shardings() {
+    let function: ShardingsFunction = tells_a_null_message;
+    assert_eq!(told(extension::FFI, WHOLE, Some(function)), Ok(None));
+    assert_eq!(
+        told(extension::SHARDINGS, WHOLE - 8, Some(function)),
+        Ok(None)
+    );
+    assert_eq!(told(extension::SHARDINGS, WHOLE, None), Ok(None));
+    assert_eq!(
+        told(extension::SHARDINGS, WHOLE, Some(tells_nothing)),
+        Ok(None)
+    );
+}
+
+#[test]
+fn an_answer_that_lacks_a_message_or_its_size_is_an_error() {
+    let functions: [ShardingsFunction; 2] = [tells_a_null_message, tells_no_sizes];
+    for function in functions {
+        let error = told(extension::SHARDINGS, WHOLE, Some(function)).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "the PJRT Shardings extension reported success but returned no message for each sharding"
+        );
+    }
+}
