@@ -26,6 +26,8 @@ rustler::atoms! {
     internal,
     invalid_argument,
     library,
+    manual,
+    maximal,
     meshes,
     mlir_attributes,
     module_attributes,
@@ -41,11 +43,13 @@ rustler::atoms! {
     parameter_attributes,
     permission_denied,
     plugin,
+    replicated,
     resource_exhausted,
     result_attributes,
     run,
     spec,
     text,
+    tiled,
     token,
     tuple,
     r#type = "type",
@@ -53,6 +57,7 @@ rustler::atoms! {
     unavailable,
     unimplemented,
     unknown,
+    unreduced,
 }
 
 /// The atom of a field's name, one of the core's own.

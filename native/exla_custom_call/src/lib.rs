@@ -19,6 +19,7 @@ mod list;
 mod module;
 mod process_handler;
 mod reaper;
+mod slices;
 mod workers;
 
 rustler::init!("Elixir.EXLA.CustomCall.Native");
