@@ -52,8 +52,16 @@ defmodule EXLA.CustomCall.Native do
   def executable_run(_executable, _inputs, _options, _tag), do: stub()
   def executable_info(_executable), do: stub()
   def executable_types(_executable), do: stub()
+  def executable_shardings(_executable), do: stub()
   def executable_hlo_text(_executable), do: stub()
   def executable_serialize(_executable, _tag), do: stub()
+
+  # Those without _dirty are for up to 64 KiB and some hundred slices, since joining takes the square of
+  # their number where they come in no order.
+  def tensor_split(_binary, _element_bytes, _dimensions, _slices), do: stub()
+  def tensor_split_dirty(_binary, _element_bytes, _dimensions, _slices), do: stub()
+  def tensor_join(_binaries, _element_bytes, _dimensions, _slices), do: stub()
+  def tensor_join_dirty(_binaries, _element_bytes, _dimensions, _slices), do: stub()
 
   def answer_cancel(_ticket), do: stub()
   def answer_settled(_ticket), do: stub()

@@ -29,6 +29,8 @@ rustler::atoms! {
     library,
     max,
     mesh,
+    manual,
+    maximal,
     meshes,
     min,
     mlir_attributes,
@@ -45,6 +47,7 @@ rustler::atoms! {
     parameter_attributes,
     permission_denied,
     plugin,
+    replicated,
     resource_exhausted,
     result_attributes,
     rule,
@@ -54,6 +57,7 @@ rustler::atoms! {
     sum,
     syntax,
     text,
+    tiled,
     token,
     tuple,
     r#type = "type",
@@ -61,6 +65,7 @@ rustler::atoms! {
     unavailable,
     unimplemented,
     unknown,
+    unreduced,
 }
 
 /// The atom of a field's name, one of the core's own.

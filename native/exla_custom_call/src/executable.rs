@@ -9,7 +9,8 @@ use crate::{
     reaper,
 };
 use pjrt_runtime::{
-    Buffer, Executable, ExecuteOptions, HostData, OwnedInput, TensorType, UserData, View,
+    Buffer, Executable, ExecuteOptions, GroupKind, HostData, OwnedInput, Sharding, TensorType,
+    UserData, View,
 };
 use rustler::{Binary, Encoder, Env, NifResult, Resource, ResourceArc, Term};
 
@@ -323,6 +324,58 @@ fn executable_types<'a>(
             .collect()
     };
     Ok((executable.inputs().map(terms), terms(executable.outputs())))
+}
+
+/// Of the parameters, and of the results; `None` where the plugin does not tell.
+type Shardings<'a> = (Option<Vec<Term<'a>>>, Option<Vec<Term<'a>>>);
+
+/// Each is a list of `:replicated`, `{:maximal, device}`, `:manual`, `:unknown` or
+/// `{:tiled, dimensions, devices, [{:replicated | :manual | :unreduced, size}]}`.
+#[rustler::nif(schedule = "DirtyIo")]
+fn executable_shardings(
+    env: Env,
+    executable: ResourceArc<ExecutableResource>,
+) -> NifResult<Result<Shardings, Error>> {
+    let executable = executable.get()?;
+    let terms = |shardings: Vec<Sharding>| -> Vec<Term> {
+        shardings
+            .iter()
+            .map(|sharding| write_sharding(env, sharding))
+            .collect()
+    };
+    let shardings = || {
+        let parameters = executable.parameter_shardings()?;
+        let results = executable.result_shardings()?;
+        Ok((parameters.map(terms), results.map(terms)))
+    };
+    Ok(shardings().map_err(|error| Error::Runtime(Kind::Compile, error)))
+}
+
+fn write_sharding<'a>(env: Env<'a>, sharding: &Sharding) -> Term<'a> {
+    match sharding {
+        Sharding::Replicated => atoms::replicated().encode(env),
+        Sharding::Maximal(device) => (atoms::maximal(), device).encode(env),
+        Sharding::Manual => atoms::manual().encode(env),
+        Sharding::Unknown => atoms::unknown().encode(env),
+        Sharding::Tiled {
+            dimensions,
+            devices,
+            groups,
+        } => {
+            let groups: Vec<_> = groups
+                .iter()
+                .map(|group| {
+                    let kind = match group.kind {
+                        GroupKind::Replicated => atoms::replicated(),
+                        GroupKind::Manual => atoms::manual(),
+                        GroupKind::Unreduced => atoms::unreduced(),
+                    };
+                    (kind, group.size)
+                })
+                .collect();
+            (atoms::tiled(), dimensions, devices, groups).encode(env)
+        }
+    }
 }
 
 #[rustler::nif(schedule = "DirtyIo")]

@@ -20,6 +20,7 @@ mod module;
 mod process_handler;
 mod reaper;
 mod shardy;
+mod slices;
 mod workers;
 
 rustler::init!("Elixir.EXLA.CustomCall.Native");

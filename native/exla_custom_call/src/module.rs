@@ -19,6 +19,8 @@ pub(crate) struct ModuleResource {
     /// Printed while the MLIR was there, when that was cheap.
     text: Option<String>,
     needs: Needs,
+    /// The MLIR itself, where it could not be made from the bytecode again.
+    live: Option<Module>,
 }
 
 #[rustler::resource_impl]
@@ -41,6 +43,9 @@ impl ModuleResource {
     }
 
     fn parse(&self) -> Result<Module, Error> {
+        if let Some(live) = &self.live {
+            return Ok(live.duplicate());
+        }
         Ok(Module::parse(
             &Context::new(Limits::default()),
             &self.bytecode,
@@ -127,13 +132,15 @@ fn build<'a>(env: Env<'a>, context: Term, graph: Term) -> Built<'a> {
         Err(error) => return Ok(Err(error)),
     };
     let light = module.operation_count() <= LIGHT_OPERATIONS && module.data_bytes() <= LIGHT_BYTES;
+    let warnings = warnings(env, &module);
     let resource = ResourceArc::new(ModuleResource {
         bytecode: module.to_bytecode(),
         text: light.then(|| module.to_text()),
         needs: module.needs(),
+        live: (!module.can_be_parsed()).then_some(module),
     });
     let bytecode = resource.make_binary(env, |module| module.bytecode());
-    Ok(Ok((resource, bytecode, warnings(env, &module))))
+    Ok(Ok((resource, bytecode, warnings)))
 }
 
 /// Whether the client's plugin can compile the module with that partitioner.

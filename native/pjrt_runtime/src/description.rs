@@ -10,6 +10,7 @@ use crate::args::{ApiStruct, Args};
 use crate::client::Client;
 use crate::element_type::{self, TensorType};
 use crate::named_value::{self, NamedValue};
+use crate::sharding::{self, Sharded, Sharding};
 use crate::Error;
 
 /// A program in a format that only compilers read.
@@ -225,6 +226,11 @@ impl Description {
             );
             Ok(slice(data.cast::<u8>(), size).to_vec())
         }
+    }
+
+    pub(crate) fn shardings(&self, sharded: Sharded) -> Result<Option<Vec<Sharding>>, Error> {
+        // SAFETY: the description is alive.
+        unsafe { sharding::of(self.client.plugin().api(), self.raw, sharded) }
     }
 
     /// The program in the plugin's own format.

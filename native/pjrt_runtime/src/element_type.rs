@@ -182,24 +182,29 @@ impl fmt::Display for TensorType {
 }
 
 pub(crate) fn byte_size(element_type: ElementType, dimensions: &[i64]) -> Option<usize> {
-    let sizes = dimensions.iter().map(|&size| usize::try_from(size).ok());
+    let width = element_type.byte_width();
+    // A negative size is as good as one that is too large.
+    let sizes = dimensions.iter();
+    let sizes = sizes.map(|&size| usize::try_from(size).unwrap_or(usize::MAX));
+    let bytes = byte_count(width.max(1), sizes)?;
+    Some(if width == 0 { 0 } else { bytes })
+}
+
+/// The bytes of a tensor of elements of `width`; `None` where memory cannot have so many.
+pub(crate) fn byte_count(width: usize, sizes: impl IntoIterator<Item = usize>) -> Option<usize> {
     // XLA multiplies in 64 bits whatever the order, so a zero must not hide an overflow elsewhere.
-    let mut elements = element_type.byte_width().max(1);
+    let mut bytes = width;
     let mut empty = false;
     for size in sizes {
-        match size? {
+        match size {
             0 => empty = true,
-            size => elements = elements.checked_mul(size)?,
+            size => bytes = bytes.checked_mul(size)?,
         }
     }
-    if elements > isize::MAX as usize {
+    if bytes > isize::MAX as usize {
         return None;
     }
-    Some(if empty || element_type.byte_width() == 0 {
-        0
-    } else {
-        elements
-    })
+    Some(if empty { 0 } else { bytes })
 }
 
 pub(crate) fn from_plugin(code: u32) -> Result<ElementType, Error> {

@@ -223,6 +223,19 @@ pub enum Error {
     #[error("the compiled program has no HLO text: {reason}")]
     HloText { reason: String },
 
+    /// A sharding that the plugin told and that contradicts itself.
+    #[error("the plugin's sharding of {what} {index} cannot be read: {reason}")]
+    Sharding {
+        /// `"parameter"` or `"result"`.
+        what: &'static str,
+        index: usize,
+        reason: String,
+    },
+
+    /// A tensor that cannot be cut into the slices that were given, or put together from them.
+    #[error("slices of a tensor: {reason}")]
+    Slices { reason: String },
+
     /// A type the plugin named and this crate does not know.
     #[error("the plugin returned element type code {code}, which this library does not know")]
     UnknownElementType { code: u32 },

@@ -23,6 +23,7 @@ use crate::launch::Launch;
 use crate::named_value::NamedValue;
 use crate::program;
 use crate::serialized;
+use crate::sharding::{Sharded, Sharding};
 use crate::user_data::UserData;
 use crate::view::View;
 use crate::Error;
@@ -220,6 +221,23 @@ impl Executable {
     pub fn serialize(&self) -> Result<Vec<u8>, Error> {
         let payload = self.inner.description.serialize()?;
         serialized::write(self.client(), &self.devices(), &payload)
+    }
+
+    /// How each parameter is spread over the devices, as the compiler left it; `None` if the plugin does not tell,
+    /// as of programs that are not partitioned.
+    ///
+    /// # Errors
+    /// [`Error::Sharding`], [`Error::NullResult`] or [`Error::Pjrt`].
+    pub fn parameter_shardings(&self) -> Result<Option<Vec<Sharding>>, Error> {
+        self.inner.description.shardings(Sharded::Parameter)
+    }
+
+    /// The same of the results; those in a tuple are results of their own.
+    ///
+    /// # Errors
+    /// Those of [`parameter_shardings`](Self::parameter_shardings).
+    pub fn result_shardings(&self) -> Result<Option<Vec<Sharding>>, Error> {
+        self.inner.description.shardings(Sharded::Result)
     }
 
     /// How much memory the program takes.

@@ -9,6 +9,9 @@ use crate::api::Api;
 /// The kind of the FFI extension in `PJRT_Extension_Type`.
 pub(crate) const FFI: i32 = PJRT_Extension_Type_PJRT_Extension_Type_FFI as i32;
 
+/// The kind of the Shardings extension, which came later than the header of `pjrt-sys`.
+pub(crate) const SHARDINGS: i32 = 19;
+
 /// More extensions than any plugin has: where a list goes on longer it runs in a circle.
 const MOST: usize = 1_000;
 

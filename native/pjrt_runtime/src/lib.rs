@@ -62,6 +62,8 @@ mod plugin;
 mod program;
 mod registry;
 mod serialized;
+mod sharding;
+pub mod slices;
 #[cfg(test)]
 mod test_support;
 #[cfg(test)]
@@ -83,5 +85,6 @@ pub use layout::Layout;
 pub use library::{Handler, Library, Stages, StateType, TableEntry};
 pub use named_value::NamedValue;
 pub use plugin::Plugin;
+pub use sharding::{Group, GroupKind, Sharding};
 pub use user_data::UserData;
 pub use view::View;

@@ -246,12 +246,30 @@ mod tests {
         );
         assert_eq!(
             printed(b"").unwrap_err(),
-            r#"attributes: the text of "k" is not an MLIR attribute: expected attribute value, at line 1, column 1: """#
+            r#"attributes: the text of "k" is not an MLIR attribute: expected attribute value, at line 1, column 1: ""; write an attribute, such as 1 : i64"#
         );
         assert_eq!(
             printed(b"\n  [1,\n   oops]").unwrap_err(),
             r#"attributes: the text of "k" is not an MLIR attribute: expected attribute value, at line 3, column 4: "   oops]""#
         );
+    }
+
+    #[test]
+    fn what_is_written_as_in_another_language_gets_a_hint() {
+        for (text, hint) in [
+            ("True", "a boolean is true or false"),
+            ("[1, nil]", "there is no nil; leave the attribute out, or write unit"),
+            ("-inf : f32", "infinities and NaN are the bits of the float, such as 0x7F800000 : f32 and 0x7FC00000 : f32"),
+            ("1e10", "a float has a point, such as 1.0e10 : f64"),
+            ("1e-5 : f32", "a float has a point, such as 1.0e10 : f64"),
+            ("'fast'", "a string is in double quotes, such as \"fast\""),
+            ("\"fast", "the quote that is open is to be closed"),
+            ("[1, 2", "the text ends too early; close what is open"),
+            ("{a = ", "the text ends too early; close what is open"),
+        ] {
+            let message = printed(text.as_bytes()).unwrap_err();
+            assert!(message.ends_with(&format!("; {hint}")), "{text}: {message}");
+        }
     }
 
     #[test]

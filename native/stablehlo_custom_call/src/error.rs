@@ -37,7 +37,7 @@ pub enum Error {
         remedy: &'static str,
     },
 
-    #[error("{field}: the text of {} is not an MLIR attribute: {message}, at line {line}, column {column}: {}", Quoted(.name), Excerpt(.text, .line, .column))]
+    #[error("{field}: the text of {} is not an MLIR attribute: {message}, at line {line}, column {column}: {}{}", Quoted(.name), Excerpt(.text, .line, .column), Hint(.text, *.line, *.column))]
     Syntax {
         field: &'static str,
         name: Vec<u8>,
@@ -160,6 +160,21 @@ pub enum Error {
         error: Box<Error>,
     },
 
+    /// The fault or faults of the attributes of a function's parameter or result.
+    #[error("{error} (of {place} of @{function})")]
+    OfValue {
+        function: String,
+        place: Place,
+        error: Box<Error>,
+    },
+
+    #[error("the call of @{callee} in @{caller}: {problem}")]
+    Call {
+        caller: String,
+        callee: String,
+        problem: String,
+    },
+
     #[error("MLIR refuses the operation {operation}: {message}")]
     Operation { operation: String, message: String },
 
@@ -192,13 +207,14 @@ impl Error {
             | Self::TupleTooDeep { .. } => ErrorKind::Type,
             Self::Rule(rule) => rule.kind,
             Self::Several(errors) => errors.first().map_or(ErrorKind::Spec, Self::kind),
-            Self::InCall { error, .. } => error.kind(),
+            Self::InCall { error, .. } | Self::OfValue { error, .. } => error.kind(),
             Self::UndefinedValue { .. }
             | Self::RedefinedValue { .. }
             | Self::RegionsTooDeep { .. }
             | Self::Donation { .. }
             | Self::Partitioner
             | Self::OldPlugin { .. }
+            | Self::Call { .. }
             | Self::Operation { .. }
             | Self::Verification { .. } => ErrorKind::Graph,
         }
@@ -217,7 +233,7 @@ impl Error {
             | Self::TextTooDeep { field, .. } => Some(field),
             Self::Rule(rule) => rule.field,
             Self::Several(errors) => errors.first()?.field(),
-            Self::InCall { error, .. } => error.field(),
+            Self::InCall { error, .. } | Self::OfValue { error, .. } => error.field(),
             Self::ApiVersion { .. } => Some("api_version"),
             Self::BackendConfigForTypedFfi => Some("backend_config"),
             Self::AttributesForOldApi { .. } => Some("attributes"),
@@ -240,7 +256,7 @@ impl Error {
             | Self::FunctionName { name, .. } => Some(name),
             Self::Rule(rule) => rule.name.as_deref(),
             Self::Several(errors) => errors.first()?.name(),
-            Self::InCall { error, .. } => error.name(),
+            Self::InCall { error, .. } | Self::OfValue { error, .. } => error.name(),
             _ => None,
         }
     }
@@ -253,7 +269,7 @@ impl Error {
             }
             Self::Rule(rule) => rule.position,
             Self::Several(errors) => errors.first()?.position(),
-            Self::InCall { error, .. } => error.position(),
+            Self::InCall { error, .. } | Self::OfValue { error, .. } => error.position(),
             _ => None,
         }
     }
@@ -262,7 +278,7 @@ impl Error {
     pub fn faults(&self) -> &[Self] {
         match self {
             Self::Several(errors) => errors,
-            Self::InCall { error, .. } => error.faults(),
+            Self::InCall { error, .. } | Self::OfValue { error, .. } => error.faults(),
             _ => std::slice::from_ref(self),
         }
     }
@@ -277,6 +293,7 @@ impl Error {
                 target,
                 ..
             } => Some((function, *index, target)),
+            Self::Several(errors) => errors.first()?.call(),
             _ => None,
         }
     }
@@ -287,6 +304,47 @@ impl Error {
             0 => Ok(()),
             1 => Err(errors.remove(0)),
             _ => Err(Self::Several(errors)),
+        }
+    }
+
+    /// One error for the faults of several calls and values, each fault with its call or value.
+    pub(crate) fn flat(mut errors: Vec<Self>) -> Result<(), Self> {
+        if errors.len() < 2 {
+            return errors.pop().map_or(Ok(()), Err);
+        }
+        let mut flat = Vec::with_capacity(errors.len());
+        for error in errors {
+            match error {
+                Self::InCall {
+                    function,
+                    index,
+                    target,
+                    error,
+                } => flat.extend(error.into_faults().into_iter().map(|error| Self::InCall {
+                    function: function.clone(),
+                    index,
+                    target: target.clone(),
+                    error: Box::new(error),
+                })),
+                Self::OfValue {
+                    function,
+                    place,
+                    error,
+                } => flat.extend(error.into_faults().into_iter().map(|error| Self::OfValue {
+                    function: function.clone(),
+                    place,
+                    error: Box::new(error),
+                })),
+                error => flat.extend(error.into_faults()),
+            }
+        }
+        Err(Self::Several(flat))
+    }
+
+    fn into_faults(self) -> Vec<Self> {
+        match self {
+            Self::Several(errors) => errors,
+            error => vec![error],
         }
     }
 
@@ -331,7 +389,8 @@ impl Error {
             Self::Partitioner => "mhlo.sharding, and Shardy as the partitioner".into(),
             Self::Rule(rule) => rule.found.clone(),
             Self::Several(errors) => errors.first().map(Self::found).unwrap_or_default(),
-            Self::InCall { error, .. } => error.found(),
+            Self::InCall { error, .. } | Self::OfValue { error, .. } => error.found(),
+            Self::Call { problem, .. } => problem.clone(),
             Self::Operation { message, .. } | Self::Verification { message } => message.clone(),
         }
     }
@@ -344,7 +403,11 @@ impl Error {
             Self::NameWithNul { .. } => "a name without a NUL".into(),
             Self::DuplicateName { .. } => "each name once".into(),
             Self::ReservedName { remedy, .. } => (*remedy).into(),
-            Self::Syntax { .. } => "the text of one MLIR attribute".into(),
+            Self::Syntax {
+                text, line, column, ..
+            } => hint(text, *line, *column)
+                .unwrap_or("the text of one MLIR attribute")
+                .into(),
             Self::TextTooLong { limit, .. } => format!("at most {limit} bytes"),
             Self::TextTooDeep { limit, .. } => format!("at most {limit} levels"),
             Self::ApiVersion { .. } => "1, 2, 3 or 4".into(),
@@ -369,10 +432,102 @@ impl Error {
             Self::Partitioner => "sdy.sharding, or the option shardy: false".into(),
             Self::Rule(rule) => rule.expected.clone(),
             Self::Several(errors) => errors.first().map(Self::expected).unwrap_or_default(),
-            Self::InCall { error, .. } => error.expected(),
+            Self::InCall { error, .. } | Self::OfValue { error, .. } => error.expected(),
+            Self::Call { .. } => "a call that fits its function".into(),
             Self::Operation { .. } | Self::Verification { .. } => {
                 "a module that MLIR verifies".into()
             }
+        }
+    }
+}
+
+/// What is right in MLIR for what people write who know another language.
+fn hint(text: &[u8], line: usize, column: usize) -> Option<&'static str> {
+    let line = text
+        .split(|&byte| byte == b'\n')
+        .nth(line.checked_sub(1)?)?;
+    let at = line.get(column.checked_sub(1)?..).unwrap_or_default();
+    let before = &line[..line.len() - at.len()];
+    // MLIR complains of what follows a number that it did not read to its end.
+    let word_start = before
+        .iter()
+        .rposition(|byte| !(byte.is_ascii_alphanumeric() || b"_.+-".contains(byte)))
+        .map_or(0, |index| index + 1);
+    let word_end = at
+        .iter()
+        .position(|byte| !(byte.is_ascii_alphanumeric() || b"_.+-".contains(byte)))
+        .unwrap_or(at.len());
+    let word = &line[word_start..before.len() + word_end];
+    let lower = word.to_ascii_lowercase();
+    match lower.strip_prefix(b"-").unwrap_or(&lower) {
+        b"true" | b"false" => return Some("a boolean is true or false"),
+        b"nil" | b"none" | b"null" => {
+            return Some("there is no nil; leave the attribute out, or write unit");
+        }
+        b"inf" | b"infinity" | b"nan" => {
+            return Some(
+                "infinities and NaN are the bits of the float, such as 0x7F800000 : f32 and \
+                 0x7FC00000 : f32",
+            );
+        }
+        _ => {}
+    }
+    let mut rest = lower.as_slice();
+    let digits = |rest: &mut &[u8]| {
+        let count = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+        *rest = &rest[count..];
+        count > 0
+    };
+    if digits(&mut rest) && rest.first() == Some(&b'e') {
+        return Some("a float has a point, such as 1.0e10 : f64");
+    }
+    let text = text.trim_ascii();
+    let count = |wanted: &[u8]| text.iter().filter(|byte| wanted.contains(byte)).count();
+    // MLIR complains of the last token where it finds nothing behind it.
+    let at_the_end = at.trim_ascii().len() <= 1;
+    if text.is_empty() {
+        Some("write an attribute, such as 1 : i64")
+    } else if at.trim_ascii_start().starts_with(b"'") {
+        Some("a string is in double quotes, such as \"fast\"")
+    } else if count(b"\"") % 2 == 1 {
+        Some("the quote that is open is to be closed")
+    } else if at_the_end && count(b"[{(<") > count(b"]})>") {
+        Some("the text ends too early; close what is open")
+    } else {
+        None
+    }
+}
+
+/// A hint, where there is one.
+struct Hint<'a>(&'a [u8], usize, usize);
+
+impl Display for Hint<'_> {
+    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+        hint(self.0, self.1, self.2).map_or(Ok(()), |hint| write!(formatter, "; {hint}"))
+    }
+}
+
+/// A parameter or a result of a function, by its index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    Parameter(usize),
+    Result(usize),
+}
+
+impl Place {
+    pub(crate) fn field(self) -> &'static str {
+        match self {
+            Self::Parameter(_) => "parameter_attributes",
+            Self::Result(_) => "result_attributes",
+        }
+    }
+}
+
+impl Display for Place {
+    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Parameter(index) => write!(formatter, "parameter {index}"),
+            Self::Result(index) => write!(formatter, "result {index}"),
         }
     }
 }

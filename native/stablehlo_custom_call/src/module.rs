@@ -2,7 +2,7 @@ use crate::{
     attribute::{self, Named},
     context::{Context, Inner},
     custom_call::CustomCall,
-    error::Error,
+    error::{Error, Place},
     graph::{Block, Function, Graph, NamedText, Operation, OperationKind, ValueId},
     names,
     rules::{self, Budget, Calls, Findings, Parsed, Position, Scope},
@@ -21,7 +21,8 @@ use melior::ir::{
 use mlir_sys::{
     mlirArrayAttrGet, mlirBytecodeWriterConfigCreate, mlirBytecodeWriterConfigDesiredEmitVersion,
     mlirBytecodeWriterConfigDestroy, mlirDenseElementsAttrRawBufferGet, mlirModuleCreateParse,
-    mlirModuleDestroy, mlirModuleGetOperation, mlirOperationPrint,
+    mlirModuleDestroy, mlirModuleGetOperation, mlirOpPrintingFlagsAssumeVerified,
+    mlirOpPrintingFlagsCreate, mlirOpPrintingFlagsDestroy, mlirOperationPrintWithFlags,
     mlirOperationWriteBytecodeWithConfig, MlirModule, MlirValue,
 };
 use std::{
@@ -36,6 +37,7 @@ pub struct Module {
     raw: MlirModule,
     context: Context,
     size: Size,
+    has_nested_calls: bool,
     has_hlo_sharding: bool,
     needs_newer: bool,
     warnings: Vec<Warning>,
@@ -125,6 +127,9 @@ impl Module {
             several_calls: several_custom_calls(graph),
             custom_calls: 0,
             function: "",
+            functions: graph.functions.iter().map(|f| (f.name, f)).collect(),
+            has_nested_calls: false,
+            errors: Vec::new(),
             has_hlo_sharding: false,
             needs_newer: false,
             warnings: findings.warnings,
@@ -132,12 +137,13 @@ impl Module {
         let Finished {
             module,
             size,
+            has_nested_calls,
             has_hlo_sharding,
             needs_newer,
             warnings,
         } = builder.module(graph)?;
         inner.diagnostics.take();
-        if !module.as_operation().verify() {
+        if !verifies(&module, has_nested_calls) {
             return Err(Error::Verification {
                 message: inner.diagnostics.take_text("it does not verify"),
             });
@@ -148,6 +154,7 @@ impl Module {
             raw,
             context: context.clone(),
             size,
+            has_nested_calls,
             has_hlo_sharding,
             needs_newer,
             warnings,
@@ -185,10 +192,32 @@ impl Module {
             raw,
             context: context.clone(),
             size: Size::default(),
+            has_nested_calls: false,
             has_hlo_sharding: false,
             needs_newer: false,
             warnings: Vec::new(),
         })
+    }
+
+    /// Whether [`parse`](Self::parse) reads what this module is written as. It verifies what it reads,
+    /// and does not find the functions that a region calls; XLA, which knows the operations, does.
+    pub fn can_be_parsed(&self) -> bool {
+        !self.has_nested_calls
+    }
+
+    /// Another module that is the same, in the same context.
+    pub fn duplicate(&self) -> Self {
+        let raw = self.with_operation(|operation| {
+            // SAFETY: the operation is a live module, locked for the call, and so is its clone, which
+            // the new value owns.
+            unsafe { mlir_sys::mlirModuleFromOperation(mlir_sys::mlirOperationClone(operation)) }
+        });
+        Self {
+            raw,
+            context: self.context.clone(),
+            warnings: self.warnings.clone(),
+            ..*self
+        }
     }
 
     /// What decides whether a plugin can compile the module.
@@ -276,10 +305,17 @@ impl Module {
     /// The module as MLIR text.
     pub fn to_text(&self) -> String {
         let bytes = self.with_operation(|operation| {
-            // SAFETY: the operation is live and locked for the call.
-            collect(|callback, data| unsafe {
-                mlirOperationPrint(operation, Some(callback), data);
-            })
+            // SAFETY: the operation is live and locked for the call; the flags are destroyed after it. It
+            // was verified when it was made: see `verifies`, whose verdict the printer would not share.
+            unsafe {
+                let flags = mlirOpPrintingFlagsCreate();
+                mlirOpPrintingFlagsAssumeVerified(flags);
+                let text = collect(|callback, data| {
+                    mlirOperationPrintWithFlags(operation, flags, Some(callback), data);
+                });
+                mlirOpPrintingFlagsDestroy(flags);
+                text
+            }
         });
         // MLIR escapes what is not printable in strings; only the texts of dialect attributes are
         // printed as they came.
@@ -334,9 +370,34 @@ impl Debug for Module {
 struct Finished<'c> {
     module: melior::ir::Module<'c>,
     size: Size,
+    has_nested_calls: bool,
     has_hlo_sharding: bool,
     needs_newer: bool,
     warnings: Vec<Warning>,
+}
+
+/// Has MLIR verify a module.
+///
+/// From a call inside an operation of one region that MLIR does not know, such as `stablehlo.reduce`, it
+/// does not find the functions of the module: that operation could be a table of symbols of its own. A
+/// module with such calls is verified function by function, which leaves out the symbols; the calls were
+/// checked when they were made.
+fn verifies(module: &melior::ir::Module<'_>, has_nested_calls: bool) -> bool {
+    if !has_nested_calls {
+        return module.as_operation().verify();
+    }
+    // SAFETY: the module is live and its context locked by the caller; each operation is one of its
+    // body's, and null ends the list.
+    unsafe {
+        let mut operation = mlir_sys::mlirBlockGetFirstOperation(module.body().to_raw());
+        while !operation.ptr.is_null() {
+            if !mlir_sys::mlirOperationVerify(operation) {
+                return false;
+            }
+            operation = mlir_sys::mlirOperationGetNextInBlock(operation);
+        }
+        true
+    }
 }
 
 struct Builder<'c, 's> {
@@ -357,10 +418,19 @@ struct Builder<'c, 's> {
     custom_calls: usize,
     /// The name of the function at hand.
     function: &'s str,
+    /// All functions, by name.
+    functions: HashMap<&'s [u8], &'s Function<'s>>,
+    /// Whether a region has a call.
+    has_nested_calls: bool,
+    /// What is wrong with custom calls, parameters and results, so far.
+    errors: Vec<Error>,
     has_hlo_sharding: bool,
     needs_newer: bool,
     warnings: Vec<Warning>,
 }
+
+/// Of one module, more faulty calls and values than this tell nobody anything.
+const MOST_REFUSALS: usize = 16;
 
 /// Operations of whose regions XLA's CPU compiler makes loops of its own, in which it does not expect a
 /// custom call: it ends the process. Found by experiment.
@@ -431,19 +501,11 @@ impl<'c, 's> Builder<'c, 's> {
                     remedy: "use the module's name; its visibility has no meaning",
                 });
             }
-            let reads_blindly = matches!(
-                attribute.name,
-                b"mhlo.spmd_output_sharding"
-                    | b"mhlo.spmd_parameters_shardings"
-                    | b"mhlo.use_auto_spmd_partitioning"
-                    | b"mhlo.cross_program_prefetches"
-            );
-            if reads_blindly && self.scope.is_some() {
+            if self.scope.is_some() && rules::module_reads_blindly(attribute.name) {
                 return Err(Error::ReservedName {
                     field: "module_attributes",
                     name: attribute.name.into(),
-                    remedy: "XLA reads it without checking it, and may end the process; give \
-                             parameters and results their shardings",
+                    remedy: rules::INSTEAD_OF_READ_BLINDLY,
                 });
             }
         }
@@ -476,12 +538,14 @@ impl<'c, 's> Builder<'c, 's> {
             let operation = self.function(name, function)?;
             module.body().append_operation(operation);
         }
+        Error::flat(self.errors)?;
         if self.scope.is_some() {
             rules::check_calls(&self.calls)?;
         }
         Ok(Finished {
             module,
             size: self.size,
+            has_nested_calls: self.has_nested_calls,
             has_hlo_sharding: self.has_hlo_sharding,
             needs_newer: self.needs_newer,
             warnings: self.warnings,
@@ -524,8 +588,9 @@ impl<'c, 's> Builder<'c, 's> {
                 .r#type
                 .check(|| format!("parameter {index} of {name}"))?;
             parameter_types.push(parameter.r#type.to_mlir(self.inner.context()));
+            let place = Place::Parameter(index);
             parameter_attributes.push(self.parse_of_value(
-                "parameter_attributes",
+                place,
                 &parameter.r#type,
                 &parameter.attributes,
             )?);
@@ -537,8 +602,9 @@ impl<'c, 's> Builder<'c, 's> {
                 .r#type
                 .check(|| format!("result {index} of {name}"))?;
             result_types.push(result.r#type.to_mlir(self.inner.context()));
+            let place = Place::Result(index);
             result_attributes.push(self.parse_of_value(
-                "result_attributes",
+                place,
                 &result.r#type,
                 &result.attributes,
             )?);
@@ -647,6 +713,8 @@ impl<'c, 's> Builder<'c, 's> {
             }
             OperationKind::Call(callee) => {
                 let name = names::check_function(callee)?;
+                self.check_call(name, &values.types(&operation.operands), &operation.results)?;
+                self.has_nested_calls |= depth > 0;
                 self.called(vec![callee.to_vec()]);
                 let symbol = FlatSymbolRefAttribute::new(self.inner.context(), name);
                 vec![(self.identifier("callee"), symbol.into())]
@@ -706,12 +774,57 @@ impl<'c, 's> Builder<'c, 's> {
                     target: call.call_target_name.into(),
                     error: Box::new(error),
                 }
-            })?;
+            });
+        let emitted = match emitted {
+            Ok(emitted) => emitted,
+            Err(error) => {
+                // The others are looked at too; the module is not kept.
+                self.refused(error)?;
+                return Ok(Vec::new());
+            }
+        };
         self.calls.with_custom_calls.insert(self.function.into());
         self.called(emitted.called);
         self.warnings.extend(emitted.warnings);
         self.needs_newer |= emitted.needs_newer;
         Ok(emitted.attributes)
+    }
+
+    /// Notes a fault beside which others may be found; an error where there are enough.
+    fn refused(&mut self, error: Error) -> Result<(), Error> {
+        self.errors.push(error);
+        if self.errors.len() >= MOST_REFUSALS {
+            Error::flat(std::mem::take(&mut self.errors))?;
+        }
+        Ok(())
+    }
+
+    /// Checks that a call fits the function that it names.
+    fn check_call(&self, name: &str, operands: &[&Type], results: &[Type]) -> Result<(), Error> {
+        let wrong = |problem: String| {
+            Err(Error::Call {
+                caller: self.function.into(),
+                callee: name.into(),
+                problem,
+            })
+        };
+        let Some(callee) = self.functions.get(name.as_bytes()) else {
+            return wrong("the module has no such function; give it with the graph".into());
+        };
+        let list = |types: &mut dyn Iterator<Item = String>| types.collect::<Vec<_>>().join(", ");
+        let takes = list(&mut callee.parameters.iter().map(|p| p.r#type.to_string()));
+        let given = list(&mut operands.iter().map(ToString::to_string));
+        if takes != given {
+            return wrong(format!("it takes ({takes}), and the call gives ({given})"));
+        }
+        let gives = list(&mut callee.results.iter().map(|r| r.r#type.to_string()));
+        let wanted = list(&mut results.iter().map(ToString::to_string));
+        if gives != wanted {
+            return wrong(format!(
+                "it gives ({gives}), and the call expects ({wanted})"
+            ));
+        }
+        Ok(())
     }
 
     /// Notes that the function at hand calls others.
@@ -905,15 +1018,28 @@ impl<'c, 's> Builder<'c, 's> {
     /// Attributes of a function's parameter or result.
     fn parse_of_value(
         &mut self,
-        field: &'static str,
+        place: Place,
         r#type: &Type,
         attributes: &[NamedText<'_>],
     ) -> Result<Vec<Named<'c>>, Error> {
-        let parsed = self.parse_of_types(field, std::slice::from_ref(r#type), attributes)?;
-        self.check_sharding(attributes, |meshes, given, findings| {
-            rules::check_value_sharding(field, meshes, r#type, given, findings);
-        })?;
-        Ok(parsed)
+        let field = place.field();
+        let parsed = self
+            .parse_of_types(field, std::slice::from_ref(r#type), attributes)
+            .and_then(|parsed| {
+                names::check_dialects(field, attributes)?;
+                self.check_sharding(attributes, |meshes, given, findings| {
+                    rules::check_value_sharding(field, meshes, r#type, given, findings);
+                })?;
+                Ok(parsed)
+            });
+        parsed.or_else(|error| {
+            self.refused(Error::OfValue {
+                function: self.function.into(),
+                place,
+                error: Box::new(error),
+            })?;
+            Ok(Vec::new())
+        })
     }
 
     fn identifier(&self, name: &str) -> Identifier<'c> {
@@ -1559,7 +1685,93 @@ mod tests {
         );
         assert_eq!(
             refusal(caller),
-            "MLIR refuses the module: 'func.call' op 'f' does not reference a valid function"
+            "the call of @f in @main: the module has no such function; give it with the graph"
+        );
+    }
+
+    #[test]
+    fn a_region_of_an_operation_that_mlir_does_not_know_calls_functions() {
+        let scalar = || f32(&[]);
+        let add = {
+            let mut add = main(
+                &[scalar(), scalar()],
+                &[scalar()],
+                vec![operation(generic("stablehlo.add"), &[0, 1], 2, &[scalar()])],
+                &[2],
+            );
+            add.name = b"sum";
+            add
+        };
+        let caller = |result: Type| {
+            main(
+                &[f32(&[4]), scalar()],
+                &[scalar()],
+                vec![Operation {
+                    kind: generic("stablehlo.reduce"),
+                    operands: vec![0, 1],
+                    first_result: 5,
+                    results: vec![scalar()],
+                    regions: vec![Block {
+                        arguments: vec![(2, scalar()), (3, scalar())],
+                        operations: vec![operation(
+                            OperationKind::Call(b"sum"),
+                            &[2, 3],
+                            4,
+                            &[result],
+                        )],
+                        outputs: vec![4],
+                        terminator: None,
+                    }],
+                }],
+                &[5],
+            )
+        };
+        let text = module(vec![caller(scalar()), add.clone()])
+            .unwrap()
+            .to_text();
+        assert!(text.contains("call @sum(%arg2, %arg3)"), "{text}");
+        assert_eq!(
+            module(vec![caller(f32(&[2])), add])
+                .unwrap_err()
+                .to_string(),
+            "the call of @sum in @main: it gives (tensor<f32>), and the call expects (tensor<2xf32>)"
+        );
+    }
+
+    #[test]
+    fn the_faults_of_all_custom_calls_and_parameters_come_back_together() {
+        let wrong = |name: &'static [u8]| {
+            operation(
+                OperationKind::CustomCall(CustomCall {
+                    call_target_name: name,
+                    api_version: 4,
+                    attributes: vec![NamedText {
+                        name: b"k",
+                        text: b"0.5 : f16",
+                    }],
+                    backend_config: None,
+                    mlir_attributes: vec![],
+                }),
+                &[],
+                9,
+                &[],
+            )
+        };
+        let mut function = main(&[f32(&[2])], &[], vec![wrong(b"one"), wrong(b"two")], &[]);
+        function.parameters[0].attributes = vec![NamedText {
+            name: b"layout",
+            text: b"unit",
+        }];
+        assert_eq!(
+            refusal(function),
+            "3 faults:\
+             \n  1. parameter_attributes: \"layout\": the name has no dialect; parameters and results take \
+             names such as sdy.sharding and jax.buffer_donor; what is for a kernel goes on its custom call \
+             (of parameter 0 of @main)\
+             \n  2. attributes: \"k\": a float of type f16; a handler takes floats of type f32 and f64, such \
+             as 0.5 : f32 (in custom call 0 of @main, target \"one\")\
+             \n  3. attributes: \"k\": a float of type f16; a handler takes floats of type f32 and f64, such \
+             as 0.5 : f32 (in custom call 1 of @main, target \"two\")"
         );
     }
 

@@ -1,4 +1,7 @@
-use crate::{error::Error, graph::NamedText};
+use crate::{
+    error::{Error, ErrorKind, Rule},
+    graph::NamedText,
+};
 use std::collections::HashSet;
 
 /// Checks the names of one list of attributes and returns them as text, in order; `None` is a name that
@@ -43,6 +46,31 @@ fn check_one<'a>(field: &'static str, index: usize, name: &'a [u8]) -> Result<&'
         });
     }
     Ok(name)
+}
+
+/// MLIR's functions take attributes of dialects only on their parameters and results.
+pub(crate) fn check_dialects(
+    field: &'static str,
+    attributes: &[NamedText<'_>],
+) -> Result<(), Error> {
+    let bare = attributes
+        .iter()
+        .filter(|given| !given.name.contains(&b'.'));
+    Error::all(
+        bare.map(|given| {
+            Error::Rule(Box::new(Rule {
+                kind: ErrorKind::Name,
+                field: Some(field),
+                name: Some(given.name.into()),
+                position: None,
+                found: "the name has no dialect".into(),
+                expected: "parameters and results take names such as sdy.sharding and \
+                           jax.buffer_donor; what is for a kernel goes on its custom call"
+                    .into(),
+            }))
+        })
+        .collect(),
+    )
 }
 
 /// Checks the name of a generic operation.

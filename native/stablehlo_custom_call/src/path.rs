@@ -1,5 +1,6 @@
 //! The way from an attribute to one inside it, in words and in the attribute's text.
 
+use crate::scan::end_of_string;
 use std::fmt::{self, Display, Formatter};
 
 /// A step into an attribute.
@@ -95,17 +96,6 @@ fn skip_space(text: &[u8], at: usize) -> usize {
             .count()
     });
     at + space
-}
-
-fn end_of_string(text: &[u8], mut at: usize) -> usize {
-    while let Some(&byte) = text.get(at) {
-        match byte {
-            b'"' => return at + 1,
-            b'\\' => at += 2,
-            _ => at += 1,
-        }
-    }
-    text.len()
 }
 
 /// A path in words: `entry "a", element 2`.

@@ -19,6 +19,7 @@ pub(crate) use computations::{check_calls, in_reducer, Calls};
 pub(crate) use dialects::{check as check_dialect_symbol, Position};
 pub(crate) use hlo_sharding::check as check_hlo_sharding;
 pub(crate) use sharding::{check_operation as check_sharding, check_value as check_value_sharding};
+pub(crate) use targets::{module_reads_blindly, INSTEAD_OF_READ_BLINDLY};
 pub(crate) use typed_ffi::Budget;
 
 use crate::{
@@ -228,11 +229,11 @@ pub(crate) fn meshes(given: &[NamedText<'_>], findings: &mut Findings) -> Meshes
                     );
                 }
             }
-            Ok(_) => findings.fault(
+            Ok(read) => findings.fault(
                 "meshes",
                 mesh,
                 &[],
-                "it is another attribute",
+                sharding::other(Some(&read), mesh.text),
                 "a mesh is #sdy.mesh<[\"x\"=2]>",
             ),
             Err(fault) => {

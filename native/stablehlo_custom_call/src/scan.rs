@@ -541,11 +541,11 @@ mod tests {
         };
         assert_eq!(
             message(b""),
-            r#"attributes: the text of "k" is not an MLIR attribute: expected attribute value, at line 1, column 1: """#
+            r#"attributes: the text of "k" is not an MLIR attribute: expected attribute value, at line 1, column 1: ""; write an attribute, such as 1 : i64"#
         );
         assert_eq!(
             message(b" \n "),
-            r#"attributes: the text of "k" is not an MLIR attribute: expected attribute value, at line 2, column 2: " ""#
+            r#"attributes: the text of "k" is not an MLIR attribute: expected attribute value, at line 2, column 2: " "; write an attribute, such as 1 : i64"#
         );
     }
 

@@ -44,6 +44,7 @@ mod fault;
 mod lexer;
 mod names;
 mod parser;
+mod place;
 mod printer;
 #[cfg(test)]
 mod tests;
@@ -52,6 +53,7 @@ mod verifier;
 use std::collections::BTreeMap;
 
 pub use fault::{Fault, SyntaxFault, MOST_FAULTS};
+pub use place::find as find_place;
 
 /// Any attribute of the `sdy` dialect. `Display` writes the text that Shardy prints, and
 /// [`parse`](Self::parse) reads it back; the `Display` of the parts writes them as they stand inside

@@ -9,7 +9,7 @@ use mlir_sys::{
     mlirAttributeIsADenseIntElements, mlirAttributeIsADictionary, mlirAttributeIsAFlatSymbolRef,
     mlirAttributeIsAFloat, mlirAttributeIsAInteger, mlirAttributeIsAOpaque, mlirAttributeIsAString,
     mlirAttributeIsASymbolRef, mlirAttributeIsAType, mlirAttributeIsAUnit,
-    mlirDenseElementsAttrGetInt64Value, mlirDictionaryAttrGetElement,
+    mlirDenseArrayGetNumElements, mlirDenseElementsAttrGetInt64Value, mlirDictionaryAttrGetElement,
     mlirDictionaryAttrGetNumElements, mlirElementsAttrGetNumElements,
     mlirFlatSymbolRefAttrGetValue, mlirIdentifierStr, mlirIntegerTypeGetWidth,
     mlirIntegerTypeIsSignless, mlirOpaqueAttrGetData, mlirOpaqueAttrGetDialectNamespace,
@@ -35,8 +35,8 @@ pub(crate) enum View<'c> {
     /// `[...]`
     Array(Vec<Attribute<'c>>),
     Dictionary(Vec<(&'c [u8], Attribute<'c>)>),
-    /// `array<...>` of signless integers of 8 to 64 bits, of f32, or of f64.
-    Numbers,
+    /// `array<...>` of signless integers of 8 to 64 bits, of f32, or of f64: its bytes.
+    Numbers(u64),
     /// `dense<...>`
     Dense(Dense<'c>),
     /// `#dialect...`: the dialect, and what follows its name.
@@ -120,8 +120,9 @@ impl<'c> View<'c> {
                 )
             } else if mlirAttributeIsADenseElements(raw) {
                 Self::Dense(dense(raw))
-            } else if is_numbers(raw) {
-                Self::Numbers
+            } else if let Some(width) = width_of_numbers(raw) {
+                let count = mlirDenseArrayGetNumElements(raw);
+                Self::Numbers(width.saturating_mul(count.unsigned_abs() as u64))
             } else if mlirAttributeIsAOpaque(raw) {
                 Self::Opaque(
                     bytes(mlirOpaqueAttrGetDialectNamespace(raw)),
@@ -153,7 +154,7 @@ impl<'c> View<'c> {
             Self::Symbol(_) | Self::NestedSymbol => "a symbol",
             Self::Array(_) => "a list",
             Self::Dictionary(_) => "a dictionary",
-            Self::Numbers => "an array of numbers",
+            Self::Numbers(_) => "an array of numbers",
             Self::Dense(_) => "a dense array",
             Self::Opaque(..) => "an attribute of a dialect",
             Self::Type => "a type",
@@ -162,17 +163,24 @@ impl<'c> View<'c> {
     }
 }
 
+/// The bytes that an element of an `array<...>` takes.
+///
 /// # Safety
 /// `raw` must be a live attribute.
-unsafe fn is_numbers(raw: MlirAttribute) -> bool {
+unsafe fn width_of_numbers(raw: MlirAttribute) -> Option<u64> {
     // SAFETY: the caller's promise.
     unsafe {
-        mlirAttributeIsADenseI8Array(raw)
-            || mlirAttributeIsADenseI16Array(raw)
-            || mlirAttributeIsADenseI32Array(raw)
-            || mlirAttributeIsADenseI64Array(raw)
-            || mlirAttributeIsADenseF32Array(raw)
-            || mlirAttributeIsADenseF64Array(raw)
+        if mlirAttributeIsADenseI8Array(raw) {
+            Some(1)
+        } else if mlirAttributeIsADenseI16Array(raw) {
+            Some(2)
+        } else if mlirAttributeIsADenseI32Array(raw) || mlirAttributeIsADenseF32Array(raw) {
+            Some(4)
+        } else if mlirAttributeIsADenseI64Array(raw) || mlirAttributeIsADenseF64Array(raw) {
+            Some(8)
+        } else {
+            None
+        }
     }
 }
 

@@ -33,6 +33,28 @@ defmodule EXLA.CustomCall.ExecutableTest do
     error.message
   end
 
+  describe "functions" do
+    test "a region calls one, and the module prints, donates and runs" do
+      scalar = Typespec.tensor({:f, 32}, {})
+      [a, b] = [Value.parameter(scalar), Value.parameter(scalar)]
+      sum = Value.function("sum", [a, b], Value.op("stablehlo.add", [a, b], [scalar]))
+      [x, zero] = [Value.parameter(@vector), Value.parameter(scalar)]
+
+      result =
+        Value.op("stablehlo.reduce", [x, zero], [scalar],
+          attributes: [{"dimensions", "array<i64: 0>"}],
+          regions: [Value.region([scalar, scalar], &Value.call(sum, &1))]
+        )
+
+      module = Module.build!([x, zero], result)
+      assert to_string(module) =~ "func.call @sum" or to_string(module) =~ "call @sum"
+      assert Module.custom_calls(module) == []
+      executable = Client.compile!(XLA.client(), module, donate: [1])
+      inputs = [<<1.0::float-32-native, 2.0::float-32-native>>, <<4.0::float-32-native>>]
+      assert Executable.run!(executable, inputs, results: :binary) == [<<7.0::float-32-native>>]
+    end
+  end
+
   describe "running" do
     test "a handler computes, from binaries to binaries" do
       {a, _} = f32([1.0, 2.0])

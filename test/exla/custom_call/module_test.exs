@@ -266,7 +266,7 @@ defmodule EXLA.CustomCall.ModuleTest do
 
     test "an empty text is refused" do
       assert refusal(attributes: [{"k", ""}]).message ==
-               ~S(attributes: the text of "k" is not an MLIR attribute: expected attribute value, at line 1, column 1: "")
+               ~S(attributes: the text of "k" is not an MLIR attribute: expected attribute value, at line 1, column 1: ""; write an attribute, such as 1 : i64)
     end
 
     test "texts that are too long or too deep are refused before they are parsed" do

@@ -207,4 +207,90 @@ defmodule EXLA.CustomCall.NativeTest do
       assert is_binary(refusal) or refusal in [:invalid_variant, :badarg]
     end
   end
+
+  describe "slices of host tensors" do
+    alias EXLA.CustomCall.Native
+
+    # The columns of [[0, 1, 2, 3], [4, 5, 6, 7]] in two halves.
+    @columns [{[0, 0], [2, 2]}, {[0, 2], [2, 2]}]
+
+    test "columns are cut out and put together again" do
+      tensor = <<0, 1, 2, 3, 4, 5, 6, 7>>
+      parts = [<<0, 1, 4, 5>>, <<2, 3, 6, 7>>]
+      assert Native.tensor_split(tensor, 1, [2, 4], @columns) == {:ok, parts}
+      assert Native.tensor_split_dirty(tensor, 1, [2, 4], @columns) == {:ok, parts}
+      assert Native.tensor_join(parts, 1, [2, 4], @columns) == {:ok, tensor}
+      assert Native.tensor_join_dirty(parts, 1, [2, 4], @columns) == {:ok, tensor}
+    end
+
+    test "what lies in one piece is a part of the tensor's binary" do
+      tensor = :binary.copy(<<1::32-native>>, 1_000)
+      slices = [{[0, 0], [10, 100]}, {[5, 0], [5, 100]}]
+      assert {:ok, [whole, rows]} = Native.tensor_split(tensor, 4, [10, 100], slices)
+      assert {whole, byte_size(rows)} == {tensor, 2_000}
+      assert :binary.referenced_byte_size(rows) == 4_000
+    end
+
+    test "large columns survive" do
+      tensor = for n <- 1..50_000, into: <<>>, do: <<n::32-native>>
+      slices = [{[0, 0], [500, 60]}, {[0, 60], [500, 40]}, {[0, 60], [500, 40]}]
+
+      assert {:ok, [_, same, same] = parts} =
+               Native.tensor_split_dirty(tensor, 4, [500, 100], slices)
+
+      assert Enum.map(parts, &byte_size/1) == [120_000, 80_000, 80_000]
+      assert Native.tensor_join_dirty(parts, 4, [500, 100], slices) == {:ok, tensor}
+    end
+
+    test "slices that do not fit are refused" do
+      message = fn {:error, error} -> EXLA.CustomCall.Error.from_native(error).message end
+
+      assert message.(Native.tensor_split(<<0, 1>>, 1, [2], [{[1], [2]}])) ==
+               "slices of a tensor: slice 0 starts at 1 and takes 2 in dimension 0, which has 2"
+
+      assert message.(Native.tensor_join([<<0, 1, 4, 5>>], 1, [2, 4], tl(@columns))) ==
+               "slices of a tensor: no slice has the elements that start at [0, 0] and are [2, 2] " <>
+                 "in number; the slices have to cover the whole tensor"
+    end
+
+    test "terms of another shape are refused" do
+      calls = [
+        fn -> Native.tensor_split(<<0::4>>, 1, [1], []) end,
+        fn -> Native.tensor_split(<<0>>, -1, [1], []) end,
+        fn -> Native.tensor_split(<<0>>, 1, [-1], []) end,
+        fn -> Native.tensor_split(<<0>>, 1, [1 | :tail], []) end,
+        fn -> Native.tensor_split(<<0>>, 1, [1], [{[0], [1 | :tail]}]) end,
+        fn -> Native.tensor_split(<<0>>, 1, [1], [{0, 1}]) end,
+        fn -> Native.tensor_join([<<0>> | :tail], 1, [1], [{[0], [1]}]) end,
+        fn -> Native.tensor_join([:zero], 1, [1], [{[0], [1]}]) end
+      ]
+
+      for call <- calls, do: assert_raise(ArgumentError, call)
+    end
+  end
+
+  describe "shardings of executables" do
+    alias EXLA.CustomCall.{Client, Native}
+
+    test "a partitioned program tells where the parts are" do
+      client = Client.new!(options: [cpu_device_count: 4])
+      matrix = Typespec.tensor({:f, 32}, {4, 4})
+      tiled = "\"{devices=[2,1,2]<=[2,2]T(1,0) last_tile_dim_replicate}\""
+      x = Value.parameter(matrix, attributes: [{"mhlo.sharding", tiled}])
+      y = Value.parameter(matrix, attributes: [{"mhlo.sharding", "\"{replicated}\""}])
+      [z] = Value.op("stablehlo.add", [x, y], [matrix])
+      module = Module.build!([x, y], [{z, [{"mhlo.sharding", "\"{devices=[2,2]<=[4]}\""}]}])
+      executable = Client.compile!(client, module, partitions: 4, shardy: false)
+
+      assert Native.executable_shardings(executable.ref) ==
+               {:ok,
+                {[{:tiled, [2, 1], [0, 2, 1, 3], [{:replicated, 2}]}, :replicated],
+                 [{:tiled, [2, 2], [0, 1, 2, 3], []}]}}
+    end
+
+    test "a program for one device tells none" do
+      executable = Client.compile!(XLA.client(), Module.build!([], []))
+      assert Native.executable_shardings(executable.ref) == {:ok, {nil, nil}}
+    end
+  end
 end

@@ -91,7 +91,7 @@ defmodule EXLA.CustomCall.RulesTest do
 
     test "custom_call_layout_mismatch_num_operands" do
       assert layouts([@f32x2, @token], [@f32x2, @f32x2, @token], [[0]], [[0], [0], []]) ==
-               ~S(mlir_attributes: "operand_layouts": there are 1 layout; the custom call has 2 operands, and takes one for each)
+               ~S(mlir_attributes: "operand_layouts": there is 1 layout; the custom call has 2 operands, and takes one for each)
     end
 
     test "custom_call_layout_mismatch_num_results" do
@@ -420,7 +420,10 @@ defmodule EXLA.CustomCall.RulesTest do
 
       x = Value.parameter(@f32x2, attributes: [{"mhlo.sharding", ~S("{manual}")}])
       assert {:error, error} = Module.check([x], [x])
-      assert error.message == "parameter_attributes: " <> message
+
+      assert error.message ==
+               "parameter_attributes: " <> message <> " (of parameter 0 of @main)"
+
       y = Value.parameter(@f32x2, attributes: [{"mhlo.sharding", ~S("{devices=[2]0,1}")}])
       assert Module.check([y], [y]) == {:ok, []}
     end

@@ -107,19 +107,32 @@ pub(crate) fn check_frontend(
     }
 }
 
+/// What people call some of them.
+const SHORT: [(&str, &str); 5] = [
+    ("side_effect", "has_side_effect"),
+    ("layouts", "operand_layouts"),
+    ("layout", "operand_layouts"),
+    ("aliases", "output_operand_aliases"),
+    ("aliasing", "output_operand_aliases"),
+];
+
 /// A known name that differs by a slip of the keyboard, or by a missing dialect.
 fn nearest(name: &[u8]) -> Option<&'static str> {
     let name = str::from_utf8(name).ok()?;
+    if let Some((_, meant)) = SHORT.into_iter().find(|(short, _)| *short == name) {
+        return Some(meant);
+    }
     let last = |name: &'static str| name.rsplit('.').next().unwrap_or(name);
     let bare = name.rsplit('.').next().unwrap_or(name);
     READ.into_iter()
         .map(|known| {
-            let distance = distance(name, known).min(distance(bare, last(known)));
-            (distance, known)
+            let whole = distance(name, known);
+            // Of those that are equally near without their dialects, the one of the same dialect.
+            (whole.min(distance(bare, last(known))), whole, known)
         })
-        .filter(|(distance, known)| *distance <= 1 + known.len() / 8)
-        .min_by_key(|(distance, _)| *distance)
-        .map(|(_, known)| known)
+        .filter(|(distance, _, known)| *distance <= 1 + known.len() / 8)
+        .min_by_key(|(distance, whole, _)| (*distance, *whole))
+        .map(|(_, _, known)| known)
 }
 
 /// Levenshtein's distance; a name much longer than any known one is far from all.
@@ -153,6 +166,11 @@ mod tests {
             ("mhlo.operand_layouts", Some("operand_layouts")),
             ("sharding_rule", Some("sdy.sharding_rule")),
             ("has_sideeffect", Some("has_side_effect")),
+            ("side_effect", Some("has_side_effect")),
+            ("sdy.shardings", Some("sdy.sharding")),
+            ("mhlo.shardings", Some("mhlo.sharding")),
+            ("layouts", Some("operand_layouts")),
+            ("aliases", Some("output_operand_aliases")),
             ("scale", None),
             ("my.attribute", None),
             ("", None),

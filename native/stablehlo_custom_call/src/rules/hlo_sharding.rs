@@ -9,7 +9,7 @@ use crate::{types::Type, view::View, warning::Warning};
 use std::collections::HashSet;
 
 const EXAMPLES: &str =
-    "a sharding is {replicated}, {maximal device=0}, {manual} or {devices=[2,1]0,1}, or a tuple of them";
+    "a sharding is {replicated}, {maximal device=0} or {devices=[2,1]0,1}, or a tuple of them";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Sharding {

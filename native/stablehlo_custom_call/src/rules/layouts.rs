@@ -64,7 +64,10 @@ fn side(parsed: &Parsed<'_, '_>, what: &str, types: &[&Type], findings: &mut Fin
             MLIR_ATTRIBUTES,
             parsed.given,
             &[],
-            format!("there are {}", count(layouts.len(), "layout")),
+            match layouts.len() {
+                1 => "there is 1 layout".into(),
+                n => format!("there are {}", count(n, "layout")),
+            },
             format!(
                 "{} one for each",
                 if types.len() == 1 {

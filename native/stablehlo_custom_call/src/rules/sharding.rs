@@ -4,8 +4,9 @@
 
 use super::{Findings, MLIR_ATTRIBUTES};
 use crate::{
+    error::Quoted,
     graph::NamedText,
-    shardy::{Attribute, Fault, Meshes, Role, TensorShape},
+    shardy::{find_place, Attribute, Fault, Meshes, Role, TensorShape},
     types::Type,
     warning::Warning,
 };
@@ -34,6 +35,7 @@ pub(crate) fn check_operation(
             });
         }
     }
+    let found = other(read.as_ref(), given.text);
     let expected = match (given.name, read) {
         (b"sdy.sharding_rule", Some(Attribute::ShardingRule(rule))) => {
             let operands: Vec<_> = operands.iter().map(|t| shape(t)).collect();
@@ -70,7 +72,15 @@ pub(crate) fn check_operation(
         }
         _ => return,
     };
-    findings.fault(field, given, &[], "it is another attribute", expected);
+    findings.fault(field, given, &[], found, expected);
+}
+
+/// What stands where another attribute of Shardy's should.
+pub(super) fn other(read: Option<&Attribute>, text: &[u8]) -> String {
+    match read {
+        Some(attribute) => format!("it is #sdy.{}", attribute.mnemonic()),
+        None => format!("it is {}", Quoted(text.trim_ascii())),
+    }
 }
 
 /// Checks `sdy.sharding` of a function's parameter or result.
@@ -93,11 +103,11 @@ pub(crate) fn check_value(
                 findings,
             );
         }
-        _ => findings.fault(
+        read => findings.fault(
             field,
             given,
             &[],
-            "it is another attribute",
+            other(read.ok().as_ref(), given.text),
             "on a parameter or a result it is #sdy.sharding<...>",
         ),
     }
@@ -131,13 +141,15 @@ pub(super) fn push(
             Some((found, expected)) => (found.to_owned(), expected.to_owned()),
             None => (fault.message, "see Shardy's rules".into()),
         };
-        findings.fault(
-            field,
-            given,
-            &[],
-            format!("{}: {found}", fault.place),
-            expected,
-        );
+        let at = find_place(given.text, &fault.place);
+        // The attribute itself begins where its text does: that is no place to tell.
+        let at = if given.text[..at].trim_ascii().is_empty() {
+            0
+        } else {
+            at
+        };
+        let found = format!("{}: {found}", fault.place);
+        findings.push(field, given, at, found, expected);
     }
 }
 

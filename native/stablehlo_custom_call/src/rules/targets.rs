@@ -191,19 +191,33 @@ fn same_shape(one: &Type, other: &Type) -> bool {
 }
 
 /// Attributes of whole modules, which MLIR's verifier of `mhlo` looks into wherever they are.
+const READ_BLINDLY: [&str; 3] = [
+    "mhlo.cross_program_prefetches",
+    "mhlo.spmd_output_sharding",
+    "mhlo.spmd_parameters_shardings",
+];
+
+pub(crate) const INSTEAD_OF_READ_BLINDLY: &str =
+    "XLA reads it without checking it, and may end the process; give parameters and results their \
+     shardings";
+
 pub(super) fn check_attribute(parsed: &Parsed<'_, '_>, findings: &mut Findings) {
-    if matches!(
-        parsed.given.name,
-        b"mhlo.spmd_parameters_shardings"
-            | b"mhlo.spmd_output_sharding"
-            | b"mhlo.cross_program_prefetches"
-    ) {
+    if READ_BLINDLY
+        .iter()
+        .any(|name| name.as_bytes() == parsed.given.name)
+    {
         findings.fault(
             MLIR_ATTRIBUTES,
             parsed.given,
             &[],
-            "it stands on a custom call",
-            "it is an attribute of a module; give it with the option attributes of the module",
+            "it is an attribute of a whole module, on a custom call",
+            INSTEAD_OF_READ_BLINDLY,
         );
     }
+}
+
+/// Whether XLA reads this attribute of a module without checking it.
+pub(crate) fn module_reads_blindly(name: &[u8]) -> bool {
+    name == b"mhlo.use_auto_spmd_partitioning"
+        || READ_BLINDLY.iter().any(|read| read.as_bytes() == name)
 }

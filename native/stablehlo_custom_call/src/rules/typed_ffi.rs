@@ -9,7 +9,7 @@ use crate::{
     path::Step,
     view::{Dense, Scalar, View},
 };
-use melior::ir::Attribute;
+use melior::ir::{Attribute, AttributeLike};
 
 const INTEGERS: &str = "a handler takes integers of 8, 16, 32 and 64 bits, such as 4 : i64";
 const FLOATS: &str = "a handler takes floats of type f32 and f64, such as 0.5 : f32";
@@ -29,13 +29,16 @@ impl Budget {
     }
 
     /// The bytes that it would take, where they are more than there may be.
-    fn spend(&mut self, dense: &Dense<'_>) -> Option<u64> {
+    fn spend_on(&mut self, dense: &Dense<'_>) -> Option<u64> {
         let width = match dense.scalar {
             Scalar::Integer { width, .. } => u64::from(width.div_ceil(8)),
             Scalar::F32 => 4,
             _ => 8,
         };
-        let bytes = dense.count.saturating_mul(width);
+        self.spend(dense.count.saturating_mul(width))
+    }
+
+    fn spend(&mut self, bytes: u64) -> Option<u64> {
         self.spent = self.spent.saturating_add(bytes);
         (self.spent > self.limit).then_some(bytes)
     }
@@ -56,11 +59,17 @@ fn value<'c>(
 ) {
     let view = View::of(attribute);
     let expected = match &view {
-        View::Bool | View::String(_) | View::Numbers => return,
+        View::Bool | View::String(_) => return,
+        View::Numbers(bytes) => {
+            if let Some(bytes) = budget.spend(*bytes) {
+                too_large(ATTRIBUTES, parsed, path, bytes, budget, findings);
+            }
+            return;
+        }
         View::Integer(scalar) if is_integer(*scalar) => return,
         View::Float(Scalar::F32 | Scalar::F64) => return,
         View::Dense(dense) if is_element(dense.scalar) => {
-            if let Some(bytes) = budget.spend(dense) {
+            if let Some(bytes) = budget.spend_on(dense) {
                 too_large(ATTRIBUTES, parsed, path, bytes, budget, findings);
             }
             return;
@@ -86,22 +95,36 @@ fn value<'c>(
             "a handler takes booleans, integers, floats, strings, arrays of numbers and dictionaries"
         }
     };
-    findings.fault(ATTRIBUTES, parsed.given, path, found(&view), expected);
+    findings.fault(
+        ATTRIBUTES,
+        parsed.given,
+        path,
+        found(&view, attribute),
+        expected,
+    );
 }
 
-fn found(view: &View<'_>) -> String {
+fn found(view: &View<'_>, attribute: Attribute<'_>) -> String {
     match view {
         View::Integer(Scalar::Integer { width, .. }) => format!("an integer of {width} bits"),
-        View::Float(_) => "a float of another type than f32 and f64".into(),
+        View::Float(_) => format!("a float of type {}", attribute.r#type()),
         View::Dense(dense) => match dense.scalar {
             Scalar::Integer { width, .. } => format!("a dense array of integers of {width} bits"),
-            Scalar::Index => "a dense array of type index".into(),
-            Scalar::Complex => "a dense array of complex numbers".into(),
-            Scalar::OtherFloat => "a dense array of floats of another type than f32 and f64".into(),
-            _ => "a dense array of elements that are no numbers".into(),
+            _ => format!("a dense array of type {}", attribute.r#type()),
         },
+        View::Other => shortened(&attribute.to_string()),
         other => other.describe().into(),
     }
+}
+
+const LONGEST: usize = 40;
+
+fn shortened(text: &str) -> String {
+    if text.chars().count() <= LONGEST {
+        return text.into();
+    }
+    let beginning: String = text.chars().take(LONGEST).collect();
+    format!("{beginning}...")
 }
 
 /// `mhlo.literal` becomes a constant of XLA's own, which ends the process at a type that XLA lacks.
@@ -118,10 +141,10 @@ pub(super) fn check_literal(parsed: &Parsed<'_, '_>, budget: &mut Budget, findin
             MLIR_ATTRIBUTES,
             parsed.given,
             &[],
-            format!("it is {}", found(&View::Dense(dense))),
+            format!("it is {}", found(&View::Dense(dense), parsed.attribute)),
             "XLA's compiler ends the process over such a literal; pass a constant as an operand",
         );
-    } else if let Some(bytes) = budget.spend(&dense) {
+    } else if let Some(bytes) = budget.spend_on(&dense) {
         too_large(MLIR_ATTRIBUTES, parsed, &[], bytes, budget, findings);
     }
 }

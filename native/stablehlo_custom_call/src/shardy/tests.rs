@@ -866,7 +866,9 @@ fn a_sharding_names_a_mesh_of_the_module() {
     );
     assert_eq!(
         told(&sharding.verify(&shape("8x8"), &Meshes::new())),
-        [r#"the mesh: the module has no mesh "other"; there is no mesh"#]
+        [
+            r#"the mesh: the module has no mesh "other"; there is no mesh, so give it with the module's option meshes"#
+        ]
     );
 }
 
