@@ -215,7 +215,7 @@ defmodule EXLA.CustomCall.Client do
   defp native_compile(client, module, options, timeout) do
     case Native.await(&Native.client_compile(client.ref, module.ref, options, &1), timeout) do
       {:ok, ref} ->
-        {:ok, Executable.new(ref, client, module.parameters, module.results, options.donate)}
+        {:ok, Executable.new(ref, client, module, options.donate)}
 
       {:error, error} ->
         {:error, explain(error)}

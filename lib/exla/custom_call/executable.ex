@@ -5,6 +5,10 @@ defmodule EXLA.CustomCall.Executable do
       {:ok, executable} = EXLA.CustomCall.Client.compile(client, module)
       {:ok, [y]} = EXLA.CustomCall.Executable.run(executable, [x])
 
+  Of a module on a mesh (see `EXLA.CustomCall.Mesh`) inputs and results are whole tensors all the same:
+  `run/3` hands each device its part, and puts the results together. See the guide to
+  [sharding](sharding.md).
+
   Inputs are buffers, binaries or `Nx.Tensor`s. Results are buffers on the device, see
   `EXLA.CustomCall.Buffer`, or binaries where `results: :binary` asks for them. Binaries hold row-major
   elements in native byte order, whatever the layouts inside the program; see
@@ -13,31 +17,48 @@ defmodule EXLA.CustomCall.Executable do
   A program runs on threads of the run time's own: while a device works, no scheduler waits for it.
   """
 
-  alias EXLA.CustomCall.{Buffer, Client, Error, Native, Options, SpecTerms, Telemetry, Typespec}
+  alias EXLA.CustomCall.{
+    Buffer,
+    Client,
+    Error,
+    Mesh,
+    Native,
+    Options,
+    Sharding,
+    SpecTerms,
+    Telemetry,
+    Typespec
+  }
 
   @enforce_keys [:ref, :client, :parameters, :results]
-  defstruct [:ref, :client, :parameters, :results, donate: []]
+  defstruct [:ref, :client, :parameters, :results, :mesh, :split, donate: []]
 
   @typedoc """
   The `:parameters` and `:results` are those of one device: of a program that is split over several,
-  the parts.
+  the parts. The `:mesh` is that of the module, if it has one and the program runs on it.
   """
   @type t :: %__MODULE__{
           ref: reference(),
           client: Client.t(),
           parameters: [Typespec.t()],
           results: [Typespec.t() | String.t()],
+          mesh: Mesh.t() | nil,
+          split: map() | nil,
           donate: [non_neg_integer()]
         }
 
   @typedoc """
   A buffer; a binary; a binary with its type and shape, which are then checked against the
-  parameter's; or an `Nx.Tensor`.
+  parameter's; or an `Nx.Tensor`. On a mesh also a list of these, the part of each device.
   """
-  @type input :: Buffer.t() | binary() | {binary(), EXLA.CustomCall.template()} | struct()
+  @type input ::
+          Buffer.t() | binary() | {binary(), EXLA.CustomCall.template()} | struct() | [input()]
 
-  @typedoc "What a run gives: buffers, binaries or tensors, as `:results` says."
-  @type result :: Buffer.t() | binary() | struct()
+  @typedoc """
+  What a run gives: buffers, binaries or tensors, as `:results` says; on a mesh a list of buffers, one
+  a device.
+  """
+  @type result :: Buffer.t() | binary() | struct() | [Buffer.t()]
 
   defmodule Async do
     @moduledoc """
@@ -62,6 +83,10 @@ defmodule EXLA.CustomCall.Executable do
 
   @doc """
   Runs the executable on its device and waits for the results.
+
+  On a mesh it runs on all devices. An input is then a whole tensor, which is split by the parameter's
+  sharding, or a list with the part of each device, in the order of the devices' numbers; results are
+  put together, save buffers: `results: :buffer` gives a list for each, which can be an input again.
 
   ## Options
 
@@ -229,6 +254,39 @@ defmodule EXLA.CustomCall.Executable do
   def info!(executable), do: executable |> info() |> Error.unwrap!()
 
   @doc """
+  How the parameters and results of an executable on a mesh are split, each an
+  `EXLA.CustomCall.Sharding`, or `nil` for one that XLA chose and that no axes of the mesh describe.
+
+      {:ok, %{results: [sharding]}} = Executable.shardings(executable)
+      IO.puts(Sharding.to_table(sharding, {4, 8}))
+
+  They are the compiler's own word, where the plugin has PJRT's extension for it, and the module's
+  elsewhere. Without a mesh it is an error of kind `:argument`.
+  """
+  @spec shardings(t()) ::
+          {:ok, %{parameters: [Sharding.t() | nil], results: [Sharding.t() | nil]}}
+          | {:error, Error.t()}
+  def shardings(executable)
+
+  def shardings(%__MODULE__{split: %{} = split}) do
+    {:ok, %{parameters: sharding_of(split.parameters), results: sharding_of(split.results)}}
+  end
+
+  def shardings(%__MODULE__{}) do
+    argument(
+      "the executable is on no mesh; give its module shardings, see EXLA.CustomCall.Sharding"
+    )
+  end
+
+  def shardings(other), do: not_an_executable(other)
+
+  defp sharding_of(values), do: Enum.map(values, & &1.sharding)
+
+  @doc "Like `shardings/1`, but raises."
+  @spec shardings!(t()) :: %{parameters: [Sharding.t() | nil], results: [Sharding.t() | nil]}
+  def shardings!(executable), do: executable |> shardings() |> Error.unwrap!()
+
+  @doc """
   The optimised program as HLO text: what the compiler made of the module.
   """
   @spec hlo_text(t()) :: {:ok, String.t()} | {:error, Error.t()}
@@ -240,7 +298,7 @@ defmodule EXLA.CustomCall.Executable do
   def hlo_text!(executable), do: executable |> hlo_text() |> Error.unwrap!()
 
   # What a serialized executable begins with; the number is the version of the format.
-  @magic "EXLA.CustomCall.Executable 1\n"
+  @magic "EXLA.CustomCall.Executable 2\n"
 
   @doc """
   The executable as bytes, for `deserialize/2` on the same build of the plugin and the same version of
@@ -249,9 +307,7 @@ defmodule EXLA.CustomCall.Executable do
   @spec serialize(t()) :: {:ok, binary()} | {:error, Error.t()}
   def serialize(%__MODULE__{} = executable) do
     with {:ok, bytes} <- Native.await(&Native.executable_serialize(executable.ref, &1)) do
-      types = fn typespecs -> Enum.map(typespecs, &Typespec.to_native/1) end
-      parts = {types.(executable.parameters), types.(executable.results), executable.donate}
-      head = :erlang.term_to_binary(parts, minor_version: 2)
+      head = :erlang.term_to_binary(head(executable), minor_version: 2)
 
       body = <<byte_size(head)::32, head::binary, bytes::binary>>
       {:ok, @magic <> :crypto.hash(:sha256, body) <> body}
@@ -259,6 +315,21 @@ defmodule EXLA.CustomCall.Executable do
   end
 
   def serialize(other), do: not_an_executable(other)
+
+  # Whole types, and the shardings as texts.
+  defp head(%{split: nil} = executable) do
+    {native(executable.parameters), native(executable.results), executable.donate, nil}
+  end
+
+  defp head(%{split: split, mesh: mesh} = executable) do
+    texts = fn values -> Enum.map(values, &(&1.sharding && to_string(&1.sharding))) end
+    types = fn values -> native(Enum.map(values, & &1.whole)) end
+
+    {types.(split.parameters), types.(split.results), executable.donate,
+     {mesh.name, to_string(mesh), texts.(split.parameters), texts.(split.results)}}
+  end
+
+  defp native(typespecs), do: Enum.map(typespecs, &Typespec.to_native/1)
 
   @doc "Like `serialize/1`, but raises."
   @spec serialize!(t()) :: binary()
@@ -278,9 +349,9 @@ defmodule EXLA.CustomCall.Executable do
   def deserialize(%Client{} = client, <<@magic, hash::binary-size(32), body::binary>>) do
     with true <- :crypto.hash(:sha256, body) == hash || damaged(),
          <<size::32, head::binary-size(size), bytes::binary>> <- body,
-         {:ok, {parameters, results, donate}} <- read_head(head),
+         {:ok, types, donate} <- read_head(head),
          {:ok, ref} <- Native.await(&Native.client_deserialize(client.ref, bytes, &1)) do
-      {:ok, new(ref, client, parameters, results, donate)}
+      {:ok, new(ref, client, types, donate)}
     else
       {:error, error} -> {:error, error}
       _ -> damaged()
@@ -304,41 +375,115 @@ defmodule EXLA.CustomCall.Executable do
   @spec deserialize!(Client.t(), binary()) :: t()
   def deserialize!(client, bytes), do: client |> deserialize(bytes) |> Error.unwrap!()
 
-  # Numbers, lists and the atom :token: nothing that a VM could lack.
+  # Numbers, binaries, lists and the atoms :token and nil: nothing that a VM could lack.
   defp read_head(head) do
-    case :erlang.binary_to_term(head, [:safe]) do
-      {parameters, results, donate} ->
-        with true <- Enum.all?([parameters, results, donate], &SpecTerms.proper_list?/1),
-             true <- Enum.all?(parameters ++ results, &Typespec.native?/1),
-             true <- Enum.all?(donate, &(is_integer(&1) and &1 in 0..(length(parameters) - 1)//1)) do
-          types = fn native -> Enum.map(native, &Typespec.from_native/1) end
-          {:ok, {types.(parameters), types.(results), donate}}
-        end
-
-      _ ->
-        damaged()
+    with {parameters, results, donate, mesh} <- :erlang.binary_to_term(head, [:safe]),
+         true <- Enum.all?([parameters, results, donate], &SpecTerms.proper_list?/1),
+         true <- Enum.all?(parameters ++ results, &Typespec.native?/1),
+         true <- Enum.all?(donate, &(is_integer(&1) and &1 in 0..(length(parameters) - 1)//1)),
+         {:ok, mesh, of_parameters, of_results} <- read_mesh(mesh, parameters, results) do
+      {:ok,
+       %{
+         parameters: Enum.map(parameters, &Typespec.from_native/1),
+         results: Enum.map(results, &Typespec.from_native/1),
+         mesh: mesh,
+         parameter_shardings: of_parameters,
+         result_shardings: of_results
+       }, donate}
+    else
+      _ -> damaged()
     end
   rescue
     # Not a term.
     ArgumentError -> damaged()
   end
 
+  defp read_mesh(nil, parameters, results) do
+    none = fn types -> Enum.map(types, fn _ -> nil end) end
+    {:ok, nil, none.(parameters), none.(results)}
+  end
+
+  defp read_mesh({name, text, of_parameters, of_results}, parameters, results)
+       when is_binary(name) and length(of_parameters) == length(parameters) and
+              length(of_results) == length(results) do
+    with {:ok, mesh} <- Mesh.parse(text, name: name) do
+      shardings = fn texts ->
+        for text <- texts, do: text && Error.unwrap!(Sharding.parse(text, mesh))
+      end
+
+      {:ok, mesh, shardings.(of_parameters), shardings.(of_results)}
+    end
+  end
+
+  defp read_mesh(_other, _parameters, _results), do: :error
+
   defp damaged do
     {:error, Error.new(:compile, "the bytes of the executable are damaged: compile it anew")}
   end
 
   @doc false
-  def new(ref, client, parameters, results, donate) do
+  # `types` are those of the module, or a map with the same fields.
+  def new(ref, client, types, donate) do
     # The types of one device are the run time's to know; where it does not, they are the module's.
     {native_parameters, native_results} = Native.executable_types(ref)
 
-    %__MODULE__{
+    executable = %__MODULE__{
       ref: ref,
       client: client,
-      parameters: types(native_parameters, parameters),
-      results: types(native_results, results),
+      parameters: types(native_parameters, types.parameters),
+      results: types(native_results, types.results),
       donate: donate
     }
+
+    if types.mesh, do: on_mesh(executable, types), else: executable
+  end
+
+  # What a program needs to know to hand out whole inputs and to put results together.
+  defp on_mesh(%{ref: ref} = executable, %{mesh: mesh} = types) do
+    size = Mesh.size(mesh)
+
+    case Native.executable_info(ref) do
+      {_name, 1, ^size, _devices, _memory, _cost, _fingerprint} ->
+        {of_parameters, of_results} =
+          case Native.executable_shardings(ref) do
+            {:ok, {of_parameters, of_results}} -> {of_parameters, of_results}
+            {:error, _} -> {nil, nil}
+          end
+
+        split = %{
+          parameters:
+            splits(
+              mesh,
+              types.parameters,
+              executable.parameters,
+              types.parameter_shardings,
+              of_parameters
+            ),
+          results:
+            splits(mesh, types.results, executable.results, types.result_shardings, of_results)
+        }
+
+        %{executable | mesh: mesh, split: split}
+
+      # Compiled for other devices than those of the mesh.
+      _ ->
+        executable
+    end
+  end
+
+  defp splits(mesh, whole, local, given, native) do
+    native =
+      if length(native || []) == length(whole), do: native, else: Enum.map(whole, fn _ -> nil end)
+
+    Enum.zip_with([whole, local, given, native], fn [whole, local, given, native] ->
+      sharding = Sharding.of_program(mesh, whole, local, given, native)
+
+      slices =
+        sharding &&
+          for {_device, slice} <- Sharding.slices(sharding, whole.shape), do: Enum.unzip(slice)
+
+      %{whole: whole, sharding: sharding, slices: slices}
+    end)
   end
 
   defp types(native, types) when is_list(native) and length(native) == length(types) do
@@ -410,18 +555,57 @@ defmodule EXLA.CustomCall.Executable do
       map_ok(Enum.zip(results, async.executable.results), &value(async, &1))
     end)
     |> case do
-      {:ok, [results]} when not async.sharded -> {:ok, results}
+      {:ok, devices} when not async.sharded -> together(async, devices)
       other -> other
     end
   end
 
   defp finish(_async, {:error, error}), do: {:error, error}
 
+  defp together(%{executable: %{split: nil}}, [results]), do: {:ok, results}
+
+  defp together(%{executable: %{split: split}} = async, devices) do
+    devices |> Enum.zip_with(& &1) |> Enum.zip(split.results) |> map_ok(&join(async, &1))
+  end
+
+  defp join(%{results: :buffer}, {buffers, _split}), do: {:ok, buffers}
+  defp join(_async, {[token | _], %{whole: %{type: :token}}}), do: {:ok, token}
+
+  defp join(_async, {_parts, %{slices: nil, whole: whole}}) do
+    argument(
+      "no axes of the mesh describe how the result #{inspect(whole)} is split, so its parts cannot be put " <>
+        "together; give it a sharding in the module, or use run_sharded/3"
+    )
+  end
+
+  defp join(async, {parts, %{slices: slices, whole: whole}}) do
+    bytes = Typespec.element_bytes(whole)
+    dimensions = Tuple.to_list(whole.shape)
+
+    joined =
+      if light?(Typespec.byte_size(whole), slices),
+        do: Native.tensor_join(parts, bytes, dimensions, slices),
+        else: Native.tensor_join_dirty(parts, bytes, dimensions, slices)
+
+    case {Native.from_native(joined), async.results} do
+      {{:ok, binary}, :tensor} -> Typespec.to_tensor(binary, whole)
+      {answer, _} -> answer
+    end
+  end
+
+  # What stays well under a millisecond.
+  defp light?(bytes, slices), do: bytes <= 64 * 1024 and length(slices) <= 64
+
   defp value(%{results: :buffer} = async, {ref, typespec}) do
     {:ok, Buffer.new(ref, async.executable.client, typespec)}
   end
 
   defp value(%{results: :binary}, {binary, _typespec}), do: {:ok, binary}
+
+  # It becomes a tensor when it is whole.
+  defp value(%{results: :tensor, sharded: false, executable: %{split: %{}}}, {binary, _typespec}),
+    do: {:ok, binary}
+
   defp value(%{results: :tensor}, {binary, typespec}), do: Typespec.to_tensor(binary, typespec)
 
   defp check_executable(%__MODULE__{} = executable), do: {:ok, executable}
@@ -472,8 +656,25 @@ defmodule EXLA.CustomCall.Executable do
     {:error, Error.new(:argument, "#{expected}, got: #{inspect(got)}", field: :user_data)}
   end
 
-  defp check_devices(executable, inputs, false) do
+  defp check_devices(%{split: nil} = executable, inputs, false) do
     with {:ok, inputs} <- check(executable, inputs), do: {:ok, [inputs]}
+  end
+
+  defp check_devices(%{split: split} = executable, inputs, false) do
+    with :ok <- check_count(executable, inputs),
+         {:ok, parts} <-
+           [executable.parameters, split.parameters, inputs, 0..(length(inputs) - 1)//1]
+           |> Enum.zip()
+           |> map_ok(fn {parameter, split, input, index} ->
+             with {:error, error} <- hand_out(executable, parameter, split, input) do
+               argument("input #{index}: #{error.message}")
+             end
+           end) do
+      case parts do
+        [] -> {:ok, List.duplicate([], Mesh.size(executable.mesh))}
+        parts -> {:ok, Enum.zip_with(parts, & &1)}
+      end
+    end
   end
 
   defp check_devices(executable, inputs, true) do
@@ -491,6 +692,18 @@ defmodule EXLA.CustomCall.Executable do
   end
 
   defp check(%{parameters: parameters} = executable, inputs) do
+    with :ok <- check_count(executable, inputs) do
+      [parameters, inputs, 0..(length(inputs) - 1)//1]
+      |> Enum.zip()
+      |> map_ok(fn {parameter, input, index} ->
+        with {:error, error} <- check_input(executable, parameter, input) do
+          argument("input #{index}: #{error.message}")
+        end
+      end)
+    end
+  end
+
+  defp check_count(%{parameters: parameters}, inputs) do
     cond do
       not SpecTerms.proper_list?(inputs) ->
         argument("expected the inputs as a list, got: #{inspect(inputs)}")
@@ -499,13 +712,51 @@ defmodule EXLA.CustomCall.Executable do
         argument("the executable takes #{length(parameters)} inputs, got #{length(inputs)}")
 
       true ->
-        [parameters, inputs, 0..(length(inputs) - 1)//1]
-        |> Enum.zip()
-        |> map_ok(fn {parameter, input, index} ->
-          with {:error, error} <- check_input(executable, parameter, input) do
-            argument("input #{index}: #{error.message}")
-          end
-        end)
+        :ok
+    end
+  end
+
+  # The part of each device, of a whole tensor or as given.
+  defp hand_out(%{mesh: mesh} = executable, parameter, _split, parts) when is_list(parts) do
+    if SpecTerms.proper_list?(parts) and length(parts) == Mesh.size(mesh) do
+      parts
+      |> Enum.with_index()
+      |> map_ok(fn {part, device} ->
+        with {:error, error} <- check_input(executable, parameter, part) do
+          argument("device #{device}: #{error.message}")
+        end
+      end)
+    else
+      argument(
+        "expected a whole tensor, or a list with the parts of #{Mesh.size(mesh)} devices, got: #{inspect(parts)}"
+      )
+    end
+  end
+
+  defp hand_out(_executable, _parameter, _split, %Buffer{typespec: typespec}) do
+    argument(
+      "a buffer is on one device, got #{inspect(typespec)}; give a list with the buffer of each device"
+    )
+  end
+
+  defp hand_out(_executable, _parameter, %{slices: nil, whole: whole}, _input) do
+    argument(
+      "no axes of the mesh describe how #{inspect(whole)} is split; give a list with the part of each device"
+    )
+  end
+
+  defp hand_out(executable, parameter, %{slices: slices, whole: whole}, input) do
+    with {:ok, {_native, binary}} <- check_input(executable, whole, input) do
+      bytes = Typespec.element_bytes(whole)
+      dimensions = Tuple.to_list(whole.shape)
+      native = Typespec.to_native(parameter)
+
+      parts =
+        if light?(byte_size(binary), slices),
+          do: Native.tensor_split(binary, bytes, dimensions, slices),
+          else: Native.tensor_split_dirty(binary, bytes, dimensions, slices)
+
+      with {:ok, parts} <- Native.from_native(parts), do: {:ok, Enum.map(parts, &{native, &1})}
     end
   end
 

@@ -13,7 +13,29 @@ defmodule EXLA.CustomCall.Lowering do
       "eigh_cpu_custom_call_f32"
   """
 
-  alias EXLA.CustomCall.{Error, Module, Spec, SpecTerms, Telemetry, Typespec, Value}
+  alias EXLA.CustomCall.{
+    Error,
+    Mesh,
+    Module,
+    Sharding,
+    Spec,
+    SpecTerms,
+    Telemetry,
+    Typespec,
+    Value
+  }
+
+  @options [
+    context: nil,
+    name: nil,
+    partition: nil,
+    mesh: nil,
+    sharding_rule: nil,
+    reduce: :sum,
+    shardings: [],
+    result_shardings: [],
+    local_shapes: nil
+  ]
 
   @doc """
   Lowers `block` to a module with one parameter an operand and one result an output.
@@ -23,7 +45,22 @@ defmodule EXLA.CustomCall.Lowering do
     * `args` - the templates of the operands: anything with a `:type` and a `:shape`;
     * `client` - an `EXLA.CustomCall.Client`, or a map with the `:platform` alone: lowering needs no
       device;
-    * `opts` - `:context` and `:name`, as `EXLA.CustomCall.Module.build/3` takes them.
+    * `opts` - see below.
+
+  ## Options
+
+    * `:context`, `:name` - as `EXLA.CustomCall.Module.build/3` takes them.
+    * `:partition`, `:mesh`, `:sharding_rule`, `:reduce` - how the call is split over devices, as
+      `EXLA.CustomCall.Value.custom_call/4` takes them. Default: not at all.
+    * `:shardings` - how each operand is split, as `EXLA.CustomCall.Sharding.from/3` takes it, or `nil`.
+    * `:result_shardings` - how each result of the module is split. Default: as the call leaves it.
+    * `:local_shapes` - whether the implementation is asked a second time where the call is split, with
+      the templates of one device, for a spec that depends on sizes. The first answer then gives the
+      sharding rule alone. Default: the `:local_shapes` of `client`, where that is a map with it;
+      `false` otherwise.
+
+  The implementation gets the client as it is. Where it is asked for one device, the client is a map
+  that has the client's `:platform`, and `local_shapes: true`; elsewhere it has the shapes of the whole.
 
   Returns `:skip` when the implementation says so. An exception that the implementation raises is
   the caller's.
@@ -36,24 +73,115 @@ defmodule EXLA.CustomCall.Lowering do
           keyword()
         ) :: :skip | {:ok, Module.t()} | {:error, Error.t()}
   def lower(block, out, args, client, opts \\ []) do
-    with {:ok, opts} <- EXLA.CustomCall.Options.validate(opts, context: nil, name: nil),
+    with {:ok, opts} <- EXLA.CustomCall.Options.validate(opts, @options),
          {:ok, operands} <- operands(args),
          {:ok, results} <- results(out),
          :ok <- check_client(client),
          {:ok, spec} <-
            Telemetry.span(:lower, %{block: block}, fn -> spec(block, out, args, client) end),
-         {:ok, _types} <- SpecTerms.check(spec, operands) do
-      parameters = Enum.map(operands, &Value.parameter/1)
-      values = Value.custom_call(parameters, spec, results)
+         {:ok, _types} <- SpecTerms.check(spec, operands),
+         {:ok, local} <- local(block, out, args, client, opts[:local_shapes]),
+         {:ok, parameters, values} <- call(operands, spec, results, local, opts) do
+      build = Keyword.take(opts, [:context, :name, :mesh, :result_shardings])
 
       # A call without results is all the same what the module is for.
       if results == [] do
-        Module.build(parameters, [], [effects: values] ++ opts)
+        Module.build(parameters, [], [effects: values] ++ build)
       else
-        Module.build(parameters, values, opts)
+        Module.build(parameters, values, build)
       end
     end
+  catch
+    # The implementation, asked for one device.
+    {__MODULE__, answer} -> answer
   end
+
+  # What the options say is checked where it is used, with exceptions.
+  defp call(operands, spec, results, local, opts) do
+    mesh = opts[:mesh] && Mesh.from(opts[:mesh])
+    shardings = opts[:shardings]
+
+    unless SpecTerms.proper_list?(shardings) and length(shardings) <= length(operands) do
+      raise ArgumentError,
+            "expected :shardings as a list of at most #{length(operands)}, one an operand, got: " <>
+              inspect(shardings)
+    end
+
+    shardings = shardings ++ List.duplicate(nil, length(operands) - length(shardings))
+
+    parameters =
+      for {operand, sharding} <- Enum.zip(operands, shardings) do
+        if sharding == nil or is_struct(sharding, Sharding) or mesh != nil do
+          Value.parameter(operand, sharding: sharding && Sharding.from(sharding, mesh, operand))
+        else
+          raise ArgumentError, "the axes of :shardings are those of a mesh; give the option :mesh"
+        end
+      end
+
+    call = Keyword.take(opts, [:partition, :mesh, :sharding_rule, :reduce])
+    {:ok, parameters, Value.custom_call(parameters, spec, results, [local: local] ++ call)}
+  rescue
+    error in ArgumentError ->
+      if opts[:partition] || opts[:shardings] != [] || opts[:mesh] do
+        {:error, Error.new(:argument, error.message)}
+      else
+        reraise error, __STACKTRACE__
+      end
+  end
+
+  # What asks the implementation again, for the templates of one device.
+  defp local(block, out, args, client, nil) do
+    local(block, out, args, client, Map.get(client, :local_shapes, false))
+  end
+
+  defp local(_block, _out, _args, _client, false), do: {:ok, nil}
+
+  defp local(block, out, args, client, true) do
+    client = %{platform: client.platform, local_shapes: true}
+
+    {:ok,
+     fn operands, results ->
+       args = Enum.zip_with(args, operands, &resize/2)
+       out = resize_all(out, results)
+
+       with {:ok, spec} <- spec(block, out, args, client),
+            {:ok, _types} <- SpecTerms.check(spec, operands) do
+         spec
+       else
+         # Nothing else is right where the answer for the whole was a spec.
+         :skip ->
+           throw(
+             {__MODULE__,
+              {:error,
+               Error.new(
+                 :argument,
+                 "EXLA.CustomCall.call/4 returned a spec for the whole #{name(block)} and :skip for the part " <>
+                   "of one device, whose operands are #{inspect(operands)}",
+                 field: :local_shapes
+               )}}
+           )
+
+         error ->
+           throw({__MODULE__, error})
+       end
+     end}
+  end
+
+  defp local(_block, _out, _args, _client, other) do
+    {:error,
+     Error.new(:argument, "expected :local_shapes to be a boolean, got: #{inspect(other)}",
+       field: :local_shapes
+     )}
+  end
+
+  # A template as it was given, of another shape.
+  defp resize(template, %{shape: shape}), do: %{template | shape: shape}
+
+  defp resize_all(out, results) when is_tuple(out) do
+    out |> Tuple.to_list() |> Enum.zip_with(results, &resize/2) |> List.to_tuple()
+  end
+
+  defp resize_all(out, [result]), do: resize(out, result)
 
   @doc """
   Like `lower/5`, but returns the module itself, and raises `ArgumentError` with the error's message.

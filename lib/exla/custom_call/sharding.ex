@@ -265,6 +265,101 @@ defmodule EXLA.CustomCall.Sharding do
   end
 
   @doc false
+  # The sharding of a compiled program's parameter or result: what was asked for, if that is what the
+  # compiler says (`EXLA.CustomCall.Native.executable_shardings/1`), or what the compiler says in terms of
+  # the mesh. `nil` where axes do not describe it.
+  def of_program(mesh, whole, local, given, native) do
+    candidates = [given, from_tiles(mesh, native, tuple_size(whole.shape))]
+
+    Enum.find(candidates, fn sharding ->
+      sharding != nil and fits?(sharding, native, whole, local)
+    end)
+  end
+
+  defp fits?(sharding, native, whole, local) do
+    counts = counts(sharding, whole.shape)
+    sizes = Enum.zip(Tuple.to_list(whole.shape), counts)
+
+    is_struct(local) and Enum.all?(sizes, fn {size, count} -> rem(size, count) == 0 end) and
+      local_shape(sharding, whole.shape) == local.shape and
+      (native in [nil, :unknown] or tiles(native) == tiles_of(sharding, counts))
+  end
+
+  # Which tile each device has, where there is more than one.
+  defp tiles_of(sharding, counts) do
+    starts =
+      for {device, slice} <- slices(sharding, List.to_tuple(counts)),
+          into: %{},
+          do: {device, Enum.map(slice, &elem(&1, 0))}
+
+    if Enum.all?(counts, &(&1 == 1)), do: :whole, else: starts
+  end
+
+  defp tiles(:replicated), do: :whole
+
+  defp tiles({:tiled, dimensions, devices, groups}) do
+    if Enum.all?(groups, &match?({:replicated, _}, &1)) do
+      width = groups |> Enum.map(&elem(&1, 1)) |> Enum.product()
+
+      if Enum.all?(dimensions, &(&1 == 1)) do
+        :whole
+      else
+        for {device, index} <- Enum.with_index(devices),
+            into: %{},
+            do: {device, digits(div(index, width), dimensions)}
+      end
+    end
+  end
+
+  defp tiles(_other), do: nil
+
+  defp digits(index, dimensions) do
+    {digits, _rest} =
+      dimensions |> Enum.reverse() |> Enum.map_reduce(index, &{rem(&2, &1), div(&2, &1)})
+
+    Enum.reverse(digits)
+  end
+
+  # An axis splits a dimension if a step along it leads to another tile there; of several, the one whose
+  # step is widest is the major one.
+  defp from_tiles(mesh, native, rank) do
+    case tiles(native) do
+      :whole ->
+        replicated(mesh, rank)
+
+      %{} = tiles ->
+        steps =
+          for {{axis, size}, index} <- Enum.with_index(mesh.axes), size > 1 do
+            {device, _at} =
+              mesh |> Mesh.coordinates() |> Enum.find(fn {_, at} -> unit?(at, index) end)
+
+            {axis, tiles[device]}
+          end
+
+        dimensions =
+          for dimension <- 0..(rank - 1)//1 do
+            steps
+            |> Enum.map(fn {axis, at} -> {Enum.at(at || [], dimension, 0), axis} end)
+            |> Enum.filter(fn {step, _} -> step > 0 end)
+            |> Enum.sort(:desc)
+            |> Enum.map(&elem(&1, 1))
+          end
+
+        %__MODULE__{mesh: mesh, dimensions: Enum.map(dimensions, &closed/1)}
+
+      nil ->
+        nil
+    end
+  end
+
+  defp unit?(at, index) do
+    at
+    |> Tuple.to_list()
+    |> Enum.with_index()
+    |> Enum.all?(fn {place, i} -> place == if(i == index, do: 1, else: 0) end)
+  end
+
+  @doc false
   # How many parts each dimension has.
   def counts(%__MODULE__{mesh: mesh, dimensions: dimensions}, shape) do
     if length(dimensions) != tuple_size(shape) do

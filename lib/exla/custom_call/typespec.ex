@@ -243,6 +243,9 @@ defmodule EXLA.CustomCall.Typespec do
   def byte_size(%__MODULE__{} = typespec), do: typespec |> from() |> bytes()
   def byte_size(other), do: not_a_typespec!(other)
 
+  @doc false
+  def element_bytes(%__MODULE__{type: type}), do: element_size(type)
+
   # Of one that was cast.
   defp bytes(%{type: :token}), do: 0
   defp bytes(%{type: {:tuple, elements}}), do: elements |> Enum.map(&bytes/1) |> Enum.sum()
