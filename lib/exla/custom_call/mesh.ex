@@ -110,7 +110,7 @@ defmodule EXLA.CustomCall.Mesh do
       {:ok, EXLA.CustomCall.Mesh.new(x: 2)}
       iex> {:error, error} = EXLA.CustomCall.Mesh.parse(~S(#sdy.mesh<["x"]>))
       iex> {error.message, error.column}
-      {~S(a mesh: expected "=", found "]", at line 1, column 15), 15}
+      {~S(a mesh: expected '=' after the name of an axis, found "]", at line 1, column 15), 15}
   """
   @spec parse(binary(), keyword()) :: {:ok, t()} | {:error, Error.t()}
   def parse(text, opts \\ []) do
@@ -209,13 +209,6 @@ defmodule EXLA.CustomCall.Mesh do
       {:ok, data} when elem(data, 0) == kind ->
         {:ok, data}
 
-      {:ok, _other} ->
-        {:error,
-         Error.new(
-           :text,
-           "#{what}: expected #{example(kind)}, got: #{inspect(text, printable_limit: 200)}"
-         )}
-
       {:syntax, byte, message} ->
         before = binary_part(text, 0, min(byte, byte_size(text)))
         lines = :binary.split(before, "\n", [:global])
@@ -227,9 +220,16 @@ defmodule EXLA.CustomCall.Mesh do
            column: column
          )}
 
-      {:faults, messages} ->
+      {:faults, data, messages} when elem(data, 0) == kind ->
         errors = Enum.map(messages, &Error.new(:text, "#{what}: #{&1}"))
         {:error, Error.join(errors)}
+
+      _other ->
+        {:error,
+         Error.new(
+           :text,
+           "#{what}: expected #{example(kind)}, got: #{inspect(text, printable_limit: 200)}"
+         )}
     end
   end
 

@@ -10,15 +10,15 @@ defmodule EXLA.CustomCall.Partition do
 
   alias EXLA.CustomCall.{Error, Mesh, Sharding, ShardingRule, Typespec}
 
-  @enforce_keys [:mesh, :axes, :operands, :results, :reduced]
-  defstruct [:mesh, :axes, :operands, :results, :reduced]
+  @enforce_keys [:mesh, :operands, :results, :reduced]
+  defstruct [:mesh, :operands, :results, :reduced]
 
-  # `:axes` are those that split anything, in the order of the mesh. `:operands` and `:results` are
+  # `:operands` and `:results` are
   # `{sharding, local_typespec}`. `:reduced` are the axes over which results are to be combined.
 
   @doc false
   # `wanted` is a map of factors to axes, or `:auto`. `shardings` are those of the operands, where they
-  # are known. `{:ok, nil}` where nothing is to be split.
+  # are known.
   def plan(rule, wanted, mesh, operands, shardings, results) do
     with :ok <- check_tensors(operands, "operand"),
          :ok <- check_tensors(results, "result"),
@@ -27,9 +27,7 @@ defmodule EXLA.CustomCall.Partition do
          {:ok, assigned} <- assign(wanted, rule, mesh, operands, shardings),
          :ok <- check_axes(assigned, mesh),
          :ok <- check_factors(assigned, rule, mesh, operands, results) do
-      if assigned == [],
-        do: {:ok, nil},
-        else: {:ok, split(rule, assigned, mesh, operands, results)}
+      {:ok, split(rule, assigned, mesh, operands, results)}
     end
   end
 
@@ -433,11 +431,8 @@ defmodule EXLA.CustomCall.Partition do
     do: "#{list |> Enum.drop(-1) |> Enum.join(", ")} or #{List.last(list)}"
 
   defp split(rule, assigned, mesh, operands, results) do
-    used = Enum.flat_map(assigned, fn {_, axes} -> axes end)
-
     %__MODULE__{
       mesh: mesh,
-      axes: for({axis, _} <- mesh.axes, axis in used, do: axis),
       operands: values(rule.operands, assigned, mesh, operands),
       results: values(rule.results, assigned, mesh, results),
       reduced: for({factor, axes} <- assigned, factor in rule.reduction, axis <- axes, do: axis)

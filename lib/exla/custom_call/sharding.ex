@@ -69,7 +69,10 @@ defmodule EXLA.CustomCall.Sharding do
       iex> alias EXLA.CustomCall.{Mesh, Sharding}
       iex> mesh = Mesh.new(model: 2)
       iex> Sharding.new(mesh, ["model", "model"])
-      ** (ArgumentError) a sharding: dimension 1: axis "model" was used before in the sharding; an axis splits one dimension, once
+      ** (ArgumentError) a sharding: dimension 1: the axis "model" is used twice; use it for one dimension, or in one of the lists, once
+
+      iex> alias EXLA.CustomCall.{Mesh, Sharding}
+      iex> mesh = Mesh.new(model: 2)
       iex> Sharding.new(mesh, ["modle"])
       ** (ArgumentError) a sharding: the mesh "mesh" has no axis "modle"; it has "model"
 
@@ -167,7 +170,7 @@ defmodule EXLA.CustomCall.Sharding do
       {:ok, Sharding.new(mesh, ["x", :open])}
       iex> {:error, error} = Sharding.parse(~S(#sdy.sharding<@ring, [{"x"}]>), mesh)
       iex> error.message
-      ~S(a sharding: there is no mesh "ring" among "mesh")
+      ~S(a sharding: the mesh: the module has no mesh "ring"; there is "mesh")
   """
   @spec parse(binary(), Mesh.t() | [Mesh.t()]) :: {:ok, t()} | {:error, Error.t()}
   def parse(text, meshes) do

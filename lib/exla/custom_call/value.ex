@@ -125,7 +125,8 @@ defmodule EXLA.CustomCall.Value do
     * `:partition` - which axes of the mesh split which factors of the rule: a map such as
       `%{heads: "model"}`, to an axis or a list of axes, the major one first; or `:auto`, to take those
       that split the operands. A factor is named as in the rule (`"i"`, `"j"`, ... where the rule is a
-      text), or by a dimension whose major factor it is: `{:operand, 1, 2}`, `{:result, 0, 0}`.
+      text), or by a dimension whose major factor it is: `{:operand, 1, 2}`, `{:result, 0, 0}`. `%{}`
+      splits nothing: each device runs the call on the whole, as one with an effect has to be.
     * `:mesh` - the mesh; default: that of the operands' shardings.
     * `:sharding_rule` - an `EXLA.CustomCall.ShardingRule`; default: that of the spec's
       `mlir_attributes`.
@@ -135,8 +136,8 @@ defmodule EXLA.CustomCall.Value do
     * `:local` - a function of the operands' and the results' typespecs on one device to the spec of
       the call on one device, for a spec that depends on sizes. Default: `spec` itself.
 
-  The call is then inside a `sdy.manual_computation` over the axes that split it, and its results have
-  a `:sharding`. See the guide to [sharding](sharding.md).
+  The call is then inside a `sdy.manual_computation` over the axes of the mesh, and its results have a
+  `:sharding`. See the guide to [sharding](sharding.md).
 
   ## Examples
 
@@ -161,9 +162,10 @@ defmodule EXLA.CustomCall.Value do
     results = typespecs!(results)
     types = Error.unwrap!(SpecTerms.check(spec, Enum.map(operands, & &1.typespec)))
 
-    case plan!(operands, spec, results, opts) do
-      nil -> plain_call(operands, types, spec, results)
-      plan -> partitioned_call(plan, operands, spec, results, opts)
+    if opts[:partition] do
+      partitioned_call(plan!(operands, spec, results, opts), operands, spec, results, opts)
+    else
+      plain_call(operands, types, spec, results)
     end
   end
 
@@ -183,15 +185,13 @@ defmodule EXLA.CustomCall.Value do
   end
 
   defp plan!(operands, spec, results, opts) do
-    if opts[:partition] do
-      rule = Error.unwrap!(Partition.rule(opts[:sharding_rule], spec))
-      typespecs = Enum.map(operands, & &1.typespec)
-      shardings = Enum.map(operands, & &1.sharding)
+    rule = Error.unwrap!(Partition.rule(opts[:sharding_rule], spec))
+    typespecs = Enum.map(operands, & &1.typespec)
+    shardings = Enum.map(operands, & &1.sharding)
 
-      rule
-      |> Partition.plan(opts[:partition], opts[:mesh], typespecs, shardings, results)
-      |> Error.unwrap!()
-    end
+    rule
+    |> Partition.plan(opts[:partition], opts[:mesh], typespecs, shardings, results)
+    |> Error.unwrap!()
   end
 
   # The call on one device's parts, inside the operation that hands out and collects them.
@@ -217,7 +217,9 @@ defmodule EXLA.CustomCall.Value do
         region(local_operands, call, terminator: "sdy.return")
       end
 
-    axes = Enum.map_join(plan.axes, ", ", &Mesh.quoted/1)
+    # All axes, those that split nothing too: along them each device does the same. Left to the SPMD
+    # partitioner, a call with an effect would be refused.
+    axes = Enum.map_join(plan.mesh.axes, ", ", fn {axis, _size} -> Mesh.quoted(axis) end)
 
     values =
       many(%Operation{

@@ -10,7 +10,7 @@ use stablehlo_custom_call::shardy::{
 /// Reads and checks a mesh, a sharding or a rule. The names in a sharding are looked up in `meshes`,
 /// `{name, text}` pairs.
 ///
-/// `{:ok, data}`, `{:syntax, byte, message}` or `{:faults, messages}`. A text may list thousands of
+/// `{:ok, data}`, `{:syntax, byte, message}` or `{:faults, data, messages}`. A text may list thousands of
 /// devices.
 #[rustler::nif(schedule = "DirtyCpu")]
 fn shardy_read<'a>(env: Env<'a>, text: Binary, meshes: Term<'a>) -> NifResult<Term<'a>> {
@@ -39,7 +39,7 @@ fn shardy_read<'a>(env: Env<'a>, text: Binary, meshes: Term<'a>) -> NifResult<Te
         return Ok((atoms::ok(), data).encode(env));
     }
     let messages: Vec<_> = faults.iter().map(Fault::to_string).collect();
-    Ok((atoms::faults(), messages).encode(env))
+    Ok((atoms::faults(), data, messages).encode(env))
 }
 
 /// A shape that the sharding fits: that of the value is not known here.

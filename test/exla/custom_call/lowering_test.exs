@@ -2,7 +2,7 @@ defmodule EXLA.CustomCall.LoweringTest do
   use ExUnit.Case, async: true
   doctest EXLA.CustomCall.Lowering
 
-  alias EXLA.CustomCall.{Context, Lowering, Module, Spec, Typespec}
+  alias EXLA.CustomCall.{Attribute, Context, Lowering, Mesh, Module, Sharding, Spec, Typespec}
 
   # A block that answers what it holds.
   defmodule Answer do
@@ -181,5 +181,103 @@ defmodule EXLA.CustomCall.LoweringTest do
     assert error.message ==
              "expected the client to be an EXLA.CustomCall.Client or a map with :platform, " <>
                "such as %{platform: :host}, got: :host"
+  end
+
+  describe "on a mesh" do
+    @mesh Mesh.new(data: 2, model: 2)
+    @matrix Typespec.tensor({:f, 32}, {4, 8})
+
+    # A spec that says how many rows it was asked for.
+    defp rows(%{shape: {rows, columns}}) do
+      rule =
+        Attribute.sharding_rule([[:rows, :columns]], [[:rows, :columns]],
+          rows: rows,
+          columns: columns
+        )
+
+      with_fields(
+        attributes: [{"rows", "#{rows} : i64"}],
+        mlir_attributes: [{"sdy.sharding_rule", rule}]
+      )
+    end
+
+    defp split(opts, client \\ @client) do
+      lower(fn _out, [x], _client -> rows(x) end, @matrix, [@matrix], client, opts)
+    end
+
+    test "a block is split by the shardings of its operands" do
+      sharding = Sharding.new(@mesh, ["data", nil])
+      {:ok, module} = split(shardings: [sharding], partition: :auto)
+
+      assert [%{attributes: [{"rows", "4 : i64"}], operands: [local]}] =
+               Module.custom_calls(module)
+
+      assert local == Typespec.tensor({:f, 32}, {2, 8})
+      assert module.mesh == @mesh
+      assert module.parameter_shardings == [sharding]
+      assert module.result_shardings == [sharding]
+    end
+
+    test "the implementation is asked again for the shapes of one device, where that is wished" do
+      opts = [mesh: @mesh, shardings: [%{0 => ["data"]}], partition: :auto]
+
+      for {opts, client} <- [
+            {[local_shapes: true] ++ opts, @client},
+            {opts, Map.put(@client, :local_shapes, true)}
+          ] do
+        {:ok, module} = split(opts, client)
+        assert [%{attributes: [{"rows", "2 : i64"}]}] = Module.custom_calls(module)
+      end
+    end
+
+    test "an Nx mesh and shardings by the index of a dimension are taken" do
+      nx = %{__struct__: Nx.Mesh, name: "mesh", shape: {2, 2}}
+      {:ok, module} = split(mesh: nx, shardings: [%{1 => [1]}], partition: :auto)
+      assert to_string(module) =~ ~S(sdy.sharding = #sdy.sharding<@mesh, [{}, {"axis_1"}]>)
+      assert [%{operands: [%{shape: {4, 4}}]}] = Module.custom_calls(module)
+    end
+
+    test "a result may be split otherwise than the call leaves it" do
+      {:ok, module} =
+        split(
+          mesh: @mesh,
+          shardings: [["data", nil]],
+          partition: :auto,
+          result_shardings: [[nil, "model"]]
+        )
+
+      assert to_string(module) =~
+               ~S|-> (tensor<4x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"model"}]>})|
+    end
+
+    test "what does not fit is refused with words" do
+      for {opts, message} <- [
+            {[shardings: [%{0 => [0]}]],
+             "the axes of :shardings are those of a mesh; give the option :mesh"},
+            {[mesh: @mesh, shardings: [nil, nil]],
+             "expected :shardings as a list of at most 1, one an operand, got: [nil, nil]"},
+            {[mesh: @mesh, partition: :auto],
+             "partition: :auto goes by the shardings of the operands, and none is known; give parameters a " <>
+               ":sharding, say that of a computed value with EXLA.CustomCall.Value.shard/2, or name the factors"},
+            {[mesh: @mesh, partition: %{"i" => "data"}, local_shapes: 1],
+             "expected :local_shapes to be a boolean, got: 1"}
+          ] do
+        assert {:error, %{kind: :argument, message: ^message}} = split(opts)
+      end
+    end
+
+    test "an implementation that skips one device's part is told so" do
+      answer = fn _out, [x], client -> if client[:local_shapes], do: :skip, else: rows(x) end
+
+      assert {:error, error} =
+               lower(answer, @matrix, [@matrix], @client,
+                 mesh: @mesh,
+                 partition: %{"i" => "data"},
+                 local_shapes: true
+               )
+
+      assert error.message =~ "returned a spec for the whole"
+      assert error.message =~ "and :skip for the part of one device"
+    end
   end
 end

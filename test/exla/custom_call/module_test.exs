@@ -2,7 +2,7 @@ defmodule EXLA.CustomCall.ModuleTest do
   use ExUnit.Case, async: true
   doctest EXLA.CustomCall.Module
 
-  alias EXLA.CustomCall.{Attribute, Module, Spec, Typespec, Value}
+  alias EXLA.CustomCall.{Attribute, Mesh, Module, Sharding, Spec, Typespec, Value}
 
   @vector Typespec.tensor({:f, 32}, {2})
 
@@ -193,6 +193,48 @@ defmodule EXLA.CustomCall.ModuleTest do
     end
   end
 
+  describe "on a mesh" do
+    test "parameters and results get their shardings, and the module the meshes that they speak of" do
+      mesh = Mesh.new(x: 2)
+      x = Value.parameter(@vector)
+      split = Sharding.new(mesh, ["x"])
+
+      {:ok, module} =
+        Module.build([x], [x, {x, Sharding.replicated(mesh, 1)}],
+          mesh: mesh,
+          parameter_shardings: [["x"]]
+        )
+
+      assert module.mesh == mesh
+      assert module.parameter_shardings == [split]
+      assert module.result_shardings == [nil, Sharding.replicated(mesh, 1)]
+      text = to_string(module)
+      assert text =~ ~S|"sdy.mesh"() {mesh = #sdy.mesh<["x"=2]>, sym_name = "mesh"}|
+      assert text =~ ~S(%arg0: tensor<2xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}]>})
+      assert text =~ ~S(tensor<2xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}]>})
+    end
+
+    test "what does not fit is refused" do
+      mesh = Mesh.new(x: 2)
+      x = Value.parameter(@vector, sharding: Sharding.new(mesh, ["x"]))
+
+      for {results, opts, message} <- [
+            {[x], [parameter_shardings: [nil, nil]],
+             "expected :parameter_shardings as a list of at most 1, one for each of 1 values, got: [nil, nil]"},
+            {[x], [result_shardings: [["x"]]],
+             ":result_shardings, at index 0: axes are those of a mesh; give the option :mesh"},
+            {[x], [parameter_shardings: [Sharding.replicated(mesh, 1)]],
+             "a parameter has the sharding #EXLA.CustomCall.Sharding<@mesh, [{\"x\"}]> already, got: #EXLA.CustomCall.Sharding<@mesh, [{}]>"},
+            {[{x, Sharding.replicated(mesh, 1)}],
+             [mesh: mesh, result_shardings: [Sharding.new(mesh, ["x"])]],
+             "a result has two shardings; leave out #EXLA.CustomCall.Sharding<@mesh, [{\"x\"}]>, or the other"},
+            {[x], [mesh: :mesh], "expected an EXLA.CustomCall.Mesh or an Nx.Mesh, got: :mesh"}
+          ] do
+        assert {:error, %{kind: :argument, message: ^message}} = Module.build([x], results, opts)
+      end
+    end
+  end
+
   describe "names" do
     test "an empty name is refused" do
       error = refusal(attributes: [{"a", "1"}, {"", "1"}])
@@ -331,7 +373,7 @@ defmodule EXLA.CustomCall.ModuleTest do
                ~S(module_attributes: expected the name at index 0 to be a binary, such as "scale", got: :a)
 
       assert message.(nom: "net") ==
-               "unknown option :nom; the options are :name, :function, :attributes, :effects, :functions, :meshes, :context, :warnings"
+               "unknown option :nom; the options are :name, :function, :attributes, :effects, :functions, :mesh, :parameter_shardings, :result_shardings, :meshes, :context, :warnings"
     end
 
     test "only a module is printed or read" do
