@@ -26,7 +26,8 @@ defmodule EXLA.CustomCall.Runner do
     * `:results` - `:binary` (the default), `:buffer` or `:tensor`, as in
       `EXLA.CustomCall.Executable.run/3`.
     * `:user_data` - as in `EXLA.CustomCall.Executable.run/3`.
-    * `:compile` - options of `EXLA.CustomCall.Client.compile/3`.
+    * `:compile` - options of `EXLA.CustomCall.Client.compile/3`, such as `[trial: true]` for a spec
+      that is not trusted. What is in the cache has been compiled before, and is tried no more.
     * `:cache` - the name of a cache, or `nil` to compile each time. Default: the one that this package
       starts.
     * `:name` - the module's name, as `EXLA.CustomCall.Module.build/3` takes it.
@@ -77,9 +78,9 @@ defmodule EXLA.CustomCall.Runner do
 
   # Through a cache, where there is one.
   defp compile(client, module, opts, cache) do
-    with {:ok, {options, timeout}} <- Client.normalize(opts, module),
+    with {:ok, {options, _timeout, _trial} = normalized} <- Client.normalize(opts, module),
          :ok <- check_devices(options) do
-      compile = fn -> Client.compile_normalized(client, module, options, timeout) end
+      compile = fn -> Client.compile_normalized(client, module, normalized) end
 
       if cache == nil or :ets.whereis(cache) == :undefined do
         compile.()
@@ -117,13 +118,11 @@ defmodule EXLA.CustomCall.Runner do
   defp client(%Client{} = client), do: {:ok, client}
 
   defp client(other) do
-    {:error,
-     Error.new(
-       :argument,
-       "expected :client to be an EXLA.CustomCall.Client, such as " <>
-         "EXLA.CustomCall.Client.new!(plugin: :cpu), got: #{inspect(other)}",
-       field: :client
-     )}
+    Options.wrong(
+      :client,
+      "an EXLA.CustomCall.Client, such as EXLA.CustomCall.Client.new!(plugin: :cpu)",
+      other
+    )
   end
 
   defp templates(args) do

@@ -116,4 +116,17 @@ defmodule EXLA.CustomCall.RunnerTest do
     opts = [client: XLA.client(), cache: nil]
     assert {:ok, _} = run(%Scale{}, [f32([1, 2])], @vector, opts)
   end
+
+  test "what is compiled can be tried in a process of its own first" do
+    run = fn trial ->
+      opts = [client: XLA.client(), cache: nil, compile: [trial: trial]]
+      run(%Scale{factor: 3.0}, [f32([1, 2])], @vector, opts)
+    end
+
+    {:ok, result} = run.(true)
+    assert floats(result) == [3.0, 6.0]
+    # Too short for any process.
+    {:error, error} = run.(timeout: 1)
+    assert {error.kind, error.code} == {:compile, :deadline_exceeded}
+  end
 end
