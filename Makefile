@@ -75,7 +75,7 @@ differential: plugin ## Asks the checker and XLA about 100,000 custom calls and 
 	@cargo build --release --locked --package compile_worker --package differential
 	@target/release/differential --cases $${CASES:-100000} --seed $${SEED:-1} $${ARGS:-}
 
-differential-short: plugin ## The corpus of known ones, and some 1,500 more, in about half a minute
+differential-short: plugin ## The corpus of known ones, and some 1,500 more, in about a minute
 	@cargo build --release --locked --package compile_worker --package differential
 	@target/release/differential --corpus native/differential/corpus
 	@target/release/differential --cases $${CASES:-1500} --seed $${SEED:-1} --shrink 30 $${ARGS:-}

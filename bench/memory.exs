@@ -1,7 +1,11 @@
 # Builds modules that all differ for a long time, and fails if memory grew. See bench/README.md;
 # `make memory` and `make memory-short` run it.
+Code.require_file("support/measure.exs", __DIR__)
+
 defmodule Memory do
   @moduledoc false
+
+  import Measure
 
   alias EXLA.CustomCall.{Context, Module, Spec, Typespec, Value}
 
@@ -34,7 +38,7 @@ defmodule Memory do
   @killed 3
 
   def main(argv) do
-    options = options!(argv)
+    options = options!(argv, @defaults, @usage)
     start = now()
 
     IO.puts(
@@ -45,28 +49,6 @@ defmodule Memory do
 
     for {way, bytes} <- grown, bytes > options.growth_mib * 1024 * 1024 do
       fail("with #{way} contexts memory grew by more than #{options.growth_mib} MiB")
-    end
-  end
-
-  defp options!(argv) do
-    switches =
-      for {name, default} <- @defaults,
-          do: {name, if(is_boolean(default), do: :boolean, else: :integer)}
-
-    case OptionParser.parse(argv, strict: switches) do
-      {given, [], []} ->
-        options = Map.merge(@defaults, Map.new(given))
-
-        valid? =
-          Enum.all?(options, fn {name, value} ->
-            least = if name in [:kill_ms, :warm_up, :growth_mib], do: 0, else: 1
-            is_boolean(value) or value >= least
-          end) and options.warm_up < 100
-
-        if valid?, do: options, else: fail("a number is out of its range.\n\n#{@usage}")
-
-      _ ->
-        fail(@usage)
     end
   end
 
@@ -178,11 +160,7 @@ defmodule Memory do
 
   # Resident memory when nothing is built and what nobody holds is freed.
   defp at_rest(state) do
-    for _ <- 1..3 do
-      Enum.each(Process.list(), &:erlang.garbage_collect/1)
-      Process.sleep(100)
-    end
-
+    rest(100)
     print(state)
     resident()
   end
@@ -208,28 +186,6 @@ defmodule Memory do
         mib(:erlang.memory(:total))
       ])
     )
-  end
-
-  defp line(columns), do: Enum.map_join(columns, &String.pad_leading(to_string(&1), 13))
-
-  defp mib(bytes), do: Float.round(bytes / (1024 * 1024), 1)
-  defp now, do: System.monotonic_time(:millisecond)
-
-  # Linux tells in /proc; elsewhere `ps` does.
-  defp resident do
-    with {:ok, text} <- File.read("/proc/self/status"),
-         [_, kib] <- Regex.run(~r/^VmRSS:\s+(\d+)/m, text) do
-      String.to_integer(kib) * 1024
-    else
-      _ ->
-        {text, 0} = System.cmd("ps", ["-o", "rss=", "-p", System.pid()])
-        (text |> String.trim() |> String.to_integer()) * 1024
-    end
-  end
-
-  defp fail(message) do
-    IO.puts(:stderr, message)
-    System.halt(1)
   end
 end
 

@@ -1,7 +1,11 @@
 # Runs and compiles for a long time, kills processes meanwhile, and fails if memory grew. See
 # bench/README.md; `make soak` and `make soak-short` run it.
+Code.require_file("support/measure.exs", __DIR__)
+
 defmodule Soak do
   @moduledoc false
+
+  import Measure
 
   alias EXLA.CustomCall.{Buffer, Cache, Client, Error, Executable, Library, Module}
   alias EXLA.CustomCall.{Runner, Typespec, Value}
@@ -41,7 +45,7 @@ defmodule Soak do
   @killed 3
 
   def main(argv) do
-    options = options!(argv)
+    options = options!(argv, @defaults, @usage)
     state = setup()
     IO.puts("#{line(["seconds", "runs", "compilations", "killed", "resident MiB", "threads"])}")
 
@@ -65,26 +69,6 @@ defmodule Soak do
 
     if grown > options.growth_mib * 1024 * 1024 do
       fail("memory grew by more than #{options.growth_mib} MiB")
-    end
-  end
-
-  defp options!(argv) do
-    switches = for {name, _} <- @defaults, do: {name, :integer}
-
-    case OptionParser.parse(argv, strict: switches) do
-      {given, [], []} ->
-        options = Map.merge(@defaults, Map.new(given))
-
-        valid? =
-          Enum.all?(options, fn {name, value} ->
-            least = if name in [:kill_ms, :warm_up, :growth_mib], do: 0, else: 1
-            value >= least
-          end) and options.warm_up < 100
-
-        if valid?, do: options, else: fail("a number is out of its range.\n\n#{@usage}")
-
-      _ ->
-        fail(@usage)
     end
   end
 
@@ -315,11 +299,7 @@ defmodule Soak do
   defp at_rest(state) do
     Cache.clear(@cache)
 
-    for _ <- 1..3 do
-      Enum.each(Process.list(), &:erlang.garbage_collect/1)
-      Process.sleep(300)
-    end
-
+    rest(300)
     print(state)
     resident()
   end
@@ -338,34 +318,6 @@ defmodule Soak do
     killed = :counters.get(state.counters, @killed)
     seconds = Float.round((now() - state.start) / 1000, 1)
     IO.puts(line([seconds, runs, compilations, killed, mib(resident()), threads()]))
-  end
-
-  defp line(columns), do: Enum.map_join(columns, &String.pad_leading(to_string(&1), 14))
-
-  defp mib(bytes), do: Float.round(bytes / (1024 * 1024), 1)
-  defp now, do: System.monotonic_time(:millisecond)
-
-  defp resident, do: status("VmRSS", fn -> ps("rss") end) * 1024
-  defp threads, do: status("Threads", fn -> "?" end)
-
-  # Linux tells in /proc; elsewhere `ps` does.
-  defp status(name, otherwise) do
-    with {:ok, text} <- File.read("/proc/self/status"),
-         [_, number] <- Regex.run(~r/^#{name}:\s+(\d+)/m, text) do
-      String.to_integer(number)
-    else
-      _ -> otherwise.()
-    end
-  end
-
-  defp ps(column) do
-    {text, 0} = System.cmd("ps", ["-o", "#{column}=", "-p", System.pid()])
-    text |> String.trim() |> String.to_integer()
-  end
-
-  defp fail(message) do
-    IO.puts(:stderr, message)
-    System.halt(1)
   end
 end
 

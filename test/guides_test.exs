@@ -26,6 +26,19 @@ defmodule EXLA.CustomCall.GuidesTest do
     assert Guide.run!(blocks, %{}) == shown(blocks)
   end
 
+  test "guides/checking.md has all targets that are XLA's own" do
+    source = File.read!(Path.join(@root, "native/stablehlo_custom_call/src/rules/targets.rs"))
+
+    names =
+      for [list] <-
+            Regex.scan(~r/: \[&str; \d+\] = \[(.*?)\];/s, source, capture: :all_but_first),
+          [name] <- Regex.scan(~r/"(.*?)"/, list, capture: :all_but_first),
+          do: name
+
+    assert "TopK" in names and "xla.sdy." in names
+    assert Enum.reject(names, &(guide("checking.md") =~ "`#{&1}`")) == []
+  end
+
   test "guides/handlers.md does what it says", %{tmp_dir: folder} do
     text = guide("handlers.md")
     {cpp, others} = text |> Guide.blocks("elixir") |> Enum.split_with(&(&1 =~ "libkernels.so"))

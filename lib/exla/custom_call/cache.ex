@@ -26,7 +26,7 @@ defmodule EXLA.CustomCall.Cache do
 
   use GenServer
 
-  alias EXLA.CustomCall.{Error, Telemetry}
+  alias EXLA.CustomCall.{Error, Options, Telemetry}
 
   @max_entries 128
 
@@ -55,7 +55,7 @@ defmodule EXLA.CustomCall.Cache do
   def start_link(opts) do
     opts =
       opts
-      |> EXLA.CustomCall.Options.validate(name: nil, max_entries: @max_entries, directory: nil)
+      |> Options.validate(name: nil, max_entries: @max_entries, directory: nil)
       |> Error.unwrap!()
 
     check!(is_atom(opts[:name]) and opts[:name] != nil, :name, "an atom", opts)
@@ -82,10 +82,7 @@ defmodule EXLA.CustomCall.Cache do
   end
 
   defp check!(valid?, name, expected, opts) do
-    unless valid? do
-      raise ArgumentError,
-            "expected #{inspect(name)} to be #{expected}, got: #{inspect(opts[name])}"
-    end
+    unless valid?, do: name |> Options.wrong(expected, opts[name]) |> Error.unwrap!()
   end
 
   @doc """

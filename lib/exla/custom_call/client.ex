@@ -36,7 +36,9 @@ defmodule EXLA.CustomCall.Client do
     propagate_to_parameters: false,
     device_assignment: nil,
     donate: [],
-    xla_options: []
+    xla_options: [],
+    timeout: :infinity,
+    trial: false
   ]
 
   @enforce_keys [:ref, :platform]
@@ -155,10 +157,8 @@ defmodule EXLA.CustomCall.Client do
   def compile(client, module, opts \\ [])
 
   def compile(%__MODULE__{} = client, %Module{} = module, opts) do
-    with {:ok, trial, opts} <- pop_trial(opts),
-         {:ok, {options, timeout}} <- normalize(opts, module),
-         :ok <- try_out(client, module, options, trial) do
-      compile_normalized(client, module, options, timeout)
+    with {:ok, normalized} <- normalize(opts, module) do
+      compile_normalized(client, module, normalized)
     end
   end
 
@@ -176,15 +176,6 @@ defmodule EXLA.CustomCall.Client do
     client |> compile(module, opts) |> Error.unwrap!()
   end
 
-  defp pop_trial(opts) do
-    if Keyword.keyword?(opts) do
-      {trial, opts} = Keyword.pop(opts, :trial)
-      with {:ok, trial} <- Trial.options(trial), do: {:ok, trial, opts}
-    else
-      {:ok, nil, opts}
-    end
-  end
-
   @doc false
   # A trial, if there is to be one.
   def try_out(_client, _module, _options, nil), do: :ok
@@ -196,20 +187,24 @@ defmodule EXLA.CustomCall.Client do
   end
 
   @doc false
-  # The options as the NIF takes them, the same for all ways to write them, and the time to wait.
+  # The options as the NIF takes them, the same for all ways to write them, the time to wait, and the
+  # options of the trial.
   def normalize(opts, module) do
-    with {:ok, opts} <- Options.validate(opts, [timeout: :infinity] ++ @compile_options),
+    with {:ok, opts} <- Options.validate(opts, @compile_options),
          {:ok, timeout} <- Options.timeout(opts),
+         {:ok, trial} <- Trial.options(opts[:trial]),
          {:ok, options} <- compile_options(opts, module) do
-      {:ok, {options, timeout}}
+      {:ok, {options, timeout, trial}}
     end
   end
 
   @doc false
-  def compile_normalized(client, module, options, timeout) do
-    Telemetry.span(:compile, %{client: client}, fn ->
-      native_compile(client, module, options, timeout)
-    end)
+  def compile_normalized(client, module, {options, timeout, trial}) do
+    with :ok <- try_out(client, module, options, trial) do
+      Telemetry.span(:compile, %{client: client}, fn ->
+        native_compile(client, module, options, timeout)
+      end)
+    end
   end
 
   defp native_compile(client, module, options, timeout) do
@@ -281,6 +276,9 @@ defmodule EXLA.CustomCall.Client do
   @spec info!(t()) :: map()
   def info!(client), do: client |> info() |> Error.unwrap!()
 
+  # More devices than any machine has, and few enough for the plugin to say so itself.
+  @most_devices 65_536
+
   defp compile_options(opts, module) do
     parameters = length(module.parameters)
     results = length(module.results)
@@ -288,8 +286,8 @@ defmodule EXLA.CustomCall.Client do
     opts = if opts[:partitions], do: opts, else: Keyword.put(opts, :partitions, partitions)
     spmd = if opts[:spmd] == nil, do: opts[:partitions] != 1, else: opts[:spmd]
 
-    with {:ok, replicas} <- count(opts, :replicas),
-         {:ok, partitions} <- count(opts, :partitions),
+    with {:ok, replicas} <- Options.integer(opts, :replicas, 1..@most_devices),
+         {:ok, partitions} <- Options.integer(opts, :partitions, 1..@most_devices),
          {:ok, spmd} <- flag(spmd, :spmd),
          {:ok, shardy} <- flag(if(opts[:shardy] == nil, do: spmd, else: opts[:shardy]), :shardy),
          {:ok, to_results} <- flags(opts, :propagate_to_results, results),
@@ -314,21 +312,8 @@ defmodule EXLA.CustomCall.Client do
     end
   end
 
-  # More devices than any machine has, and few enough for the plugin to say so itself.
-  @most_devices 65_536
-
-  defp count(opts, name) do
-    case opts[name] do
-      count when is_integer(count) and count in 1..@most_devices ->
-        {:ok, count}
-
-      other ->
-        option_error(name, "an integer from 1 to #{@most_devices}", other)
-    end
-  end
-
   defp flag(value, _name) when is_boolean(value), do: {:ok, value}
-  defp flag(other, name), do: option_error(name, "a boolean", other)
+  defp flag(other, name), do: Options.wrong(name, "a boolean", other)
 
   defp flags(opts, name, count) do
     case opts[name] do
@@ -341,10 +326,10 @@ defmodule EXLA.CustomCall.Client do
       flags when is_list(flags) and length(flags) == count ->
         if Enum.all?(flags, &is_boolean/1),
           do: {:ok, flags},
-          else: option_error(name, "a boolean, or a list of #{count}", flags)
+          else: Options.wrong(name, "a boolean, or a list of #{count}", flags)
 
       other ->
-        option_error(name, "a boolean, or a list of #{count}", other)
+        Options.wrong(name, "a boolean, or a list of #{count}", other)
     end
   end
 
@@ -359,7 +344,7 @@ defmodule EXLA.CustomCall.Client do
     if valid? do
       {:ok, assignment}
     else
-      option_error(
+      Options.wrong(
         :device_assignment,
         "a list of #{replicas} lists of #{partitions} device ids",
         assignment
@@ -379,17 +364,8 @@ defmodule EXLA.CustomCall.Client do
     if valid? do
       {:ok, indexes |> Enum.uniq() |> Enum.sort()}
     else
-      option_error(:donate, "a list of indexes of the #{count} parameters", indexes)
+      Options.wrong(:donate, "a list of indexes of the #{count} parameters", indexes)
     end
-  end
-
-  defp option_error(name, expected, found) do
-    {:error,
-     Error.new(
-       :argument,
-       "expected #{inspect(name)} to be #{expected}, got: #{inspect(found)}",
-       field: name
-     )}
   end
 
   # XLA's words for a target without a handler.
@@ -490,7 +466,7 @@ defmodule EXLA.CustomCall.Client do
     with {:ok, options} <- create_options(options, :xla_options) do
       case Enum.find(options, fn {_name, value} -> is_list(value) end) do
         nil -> {:ok, options}
-        {name, list} -> option_error(:xla_options, "without lists", [{name, list}])
+        {name, list} -> Options.wrong(:xla_options, "without lists", [{name, list}])
       end
     end
   end

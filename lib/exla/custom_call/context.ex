@@ -27,7 +27,7 @@ defmodule EXLA.CustomCall.Context do
   `stats/1` tells what it holds.
   """
 
-  alias EXLA.CustomCall.{Error, Native}
+  alias EXLA.CustomCall.{Error, Native, Options}
 
   @enforce_keys [:ref, :max_nesting, :max_text_bytes, :max_array_bytes, :rotate_after]
   defstruct [:ref, :max_nesting, :max_text_bytes, :max_array_bytes, :rotate_after]
@@ -43,7 +43,8 @@ defmodule EXLA.CustomCall.Context do
   @typedoc """
   What a context did, and holds.
 
-    * `:modules` - the modules that were built in it.
+    * `:modules` - the modules that were built in it, and those that
+      `EXLA.CustomCall.Module.check/3` found to be right.
     * `:refused` - those that were not, for an error.
     * `:texts` and `:text_bytes` - the attribute texts of all of them, each as often as it came, and
       their bytes.
@@ -86,15 +87,15 @@ defmodule EXLA.CustomCall.Context do
   @spec new(keyword()) :: {:ok, t()} | {:error, Error.t()}
   def new(opts \\ []) do
     with {:ok, opts} <-
-           EXLA.CustomCall.Options.validate(opts,
+           Options.validate(opts,
              max_nesting: @max_nesting,
              max_text_bytes: @max_text_bytes,
              max_array_bytes: @max_array_bytes,
              rotate_after: @rotate_after
            ),
-         {:ok, nesting} <- limit(opts, :max_nesting, @max_nesting),
-         {:ok, bytes} <- limit(opts, :max_text_bytes, @largest),
-         {:ok, array_bytes} <- limit(opts, :max_array_bytes, @largest),
+         {:ok, nesting} <- Options.integer(opts, :max_nesting, 1..@max_nesting),
+         {:ok, bytes} <- Options.integer(opts, :max_text_bytes, 1..@largest),
+         {:ok, array_bytes} <- Options.integer(opts, :max_array_bytes, 1..@largest),
          {:ok, rotate_after} <- rotate_after(opts) do
       rotation = if rotate_after != :infinity, do: rotate_after
       ref = Native.context_new(nesting, bytes, array_bytes, rotation)
@@ -151,16 +152,6 @@ defmodule EXLA.CustomCall.Context do
     raise ArgumentError, "expected an EXLA.CustomCall.Context, got: #{inspect(other)}"
   end
 
-  defp limit(opts, name, largest) do
-    case opts[name] do
-      value when is_integer(value) and value >= 1 and value <= largest ->
-        {:ok, value}
-
-      other ->
-        wrong(name, "an integer from 1 to #{largest}", other)
-    end
-  end
-
   defp rotate_after(opts) do
     case opts[:rotate_after] do
       :infinity ->
@@ -170,16 +161,7 @@ defmodule EXLA.CustomCall.Context do
         {:ok, value}
 
       other ->
-        wrong(:rotate_after, "an integer from 1 to #{@largest}, or :infinity", other)
+        Options.wrong(:rotate_after, "an integer from 1 to #{@largest}, or :infinity", other)
     end
-  end
-
-  defp wrong(name, expected, found) do
-    {:error,
-     Error.new(
-       :argument,
-       "expected #{inspect(name)} to be #{expected}, got: #{inspect(found)}",
-       field: name
-     )}
   end
 end

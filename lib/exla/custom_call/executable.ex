@@ -618,8 +618,7 @@ defmodule EXLA.CustomCall.Executable do
 
   defp check_sharded(sharded) when is_boolean(sharded), do: {:ok, sharded}
 
-  defp check_sharded(other),
-    do: argument("expected :sharded to be a boolean, got: #{inspect(other)}")
+  defp check_sharded(other), do: Options.wrong(:sharded, "a boolean", other)
 
   defp check_results(results) when results in [:buffer, :binary], do: {:ok, results}
 
@@ -632,12 +631,7 @@ defmodule EXLA.CustomCall.Executable do
   end
 
   defp check_results(other) do
-    {:error,
-     Error.new(
-       :argument,
-       "expected :results to be :buffer, :binary or :tensor, got: #{inspect(other)}",
-       field: :results
-     )}
+    Options.wrong(:results, ":buffer, :binary or :tensor", other)
   end
 
   defp check_user_data(%{} = data) when not is_struct(data) do

@@ -202,6 +202,9 @@ defmodule EXLA.CustomCall.Lowering do
   end
 
   @doc false
+  def options, do: @options
+
+  @doc false
   # The typespecs of the operands.
   def operands(args) do
     if SpecTerms.proper_list?(args) do

@@ -32,7 +32,6 @@ defmodule EXLA.CustomCall.Module do
     Sharding,
     SpecTerms,
     Telemetry,
-    Trial,
     Typespec,
     Value,
     Warning
@@ -89,6 +88,20 @@ defmodule EXLA.CustomCall.Module do
   # at some 15 microseconds an operation and a parser that reads some 100 MB a second.
   @light_operations 24
   @light_bytes 8 * 1024
+
+  @build_options [
+    name: nil,
+    function: "main",
+    attributes: [],
+    effects: [],
+    functions: [],
+    mesh: nil,
+    parameter_shardings: [],
+    result_shardings: [],
+    meshes: [],
+    context: nil,
+    warnings: :log
+  ]
 
   @doc """
   Builds a module whose entry function has these parameters and results.
@@ -158,21 +171,7 @@ defmodule EXLA.CustomCall.Module do
 
   # The graph for the NIF, its size, and what to do about warnings.
   defp flatten(parameters, results, opts) do
-    defaults = [
-      name: nil,
-      function: "main",
-      attributes: [],
-      effects: [],
-      functions: [],
-      mesh: nil,
-      parameter_shardings: [],
-      result_shardings: [],
-      meshes: [],
-      context: nil,
-      warnings: :log
-    ]
-
-    with {:ok, opts} <- Options.validate(opts, defaults),
+    with {:ok, opts} <- Options.validate(opts, @build_options),
          {:ok, parameters} <- Value.check_values(parameters, "parameters"),
          {:ok, results, result_attributes} <- split_results(results),
          {:ok, results} <- Value.check_values(results, "results"),
@@ -331,12 +330,7 @@ defmodule EXLA.CustomCall.Module do
   defp check_warnings(option) when option in [:log, :ignore, :error], do: :ok
 
   defp check_warnings(other) do
-    {:error,
-     Error.new(
-       :argument,
-       "expected :warnings to be :log, :ignore or :error, got: #{inspect(other)}",
-       field: :warnings
-     )}
+    Options.wrong(:warnings, ":log, :ignore or :error", other)
   end
 
   @doc "Like `build/3`, but raises `ArgumentError` with the error's message."
@@ -372,11 +366,11 @@ defmodule EXLA.CustomCall.Module do
   @spec check([Value.t()], [result()], keyword()) ::
           {:ok, [Warning.t()]} | {:error, Error.t()}
   def check(parameters, results, opts \\ []) do
-    if Keyword.keyword?(opts) do
-      {compile, opts} = opts |> Keyword.put_new(:warnings, :ignore) |> Keyword.pop(:compile)
+    defaults = Keyword.replace!(@build_options, :warnings, :ignore) ++ [compile: nil]
+
+    with {:ok, opts} <- Options.validate(opts, defaults) do
+      {compile, opts} = Keyword.pop(opts, :compile)
       check(parameters, results, opts, compile)
-    else
-      check(parameters, results, opts, nil)
     end
   end
 
@@ -396,8 +390,8 @@ defmodule EXLA.CustomCall.Module do
   defp check(parameters, results, opts, compile) do
     with {:ok, client, compile} <- compile_options(compile),
          {:ok, module} <- build(parameters, results, opts),
-         {:ok, {options, _timeout}} <- Client.normalize(Keyword.delete(compile, :trial), module),
-         {:ok, trial} <- Trial.options(Keyword.get(compile, :trial, true)),
+         {:ok, {options, _timeout, trial}} <-
+           compile |> Keyword.put_new(:trial, true) |> Client.normalize(module),
          :ok <- Client.try_out(client, module, options, trial) do
       {:ok, module.warnings}
     end
@@ -412,13 +406,7 @@ defmodule EXLA.CustomCall.Module do
   defp compile_options(other), do: not_to_compile(other)
 
   defp not_to_compile(other) do
-    {:error,
-     Error.new(
-       :argument,
-       "expected :compile to be an EXLA.CustomCall.Client, or one and a keyword list, got: " <>
-         inspect(other),
-       field: :compile
-     )}
+    Options.wrong(:compile, "an EXLA.CustomCall.Client, or one and a keyword list", other)
   end
 
   @doc """
@@ -543,23 +531,14 @@ defmodule EXLA.CustomCall.Module do
   defp check_name(other, option), do: not_a_name(other, option)
 
   defp not_a_name(other, option) do
-    {:error,
-     Error.new(:argument, "expected #{inspect(option)} to be a binary, got: #{inspect(other)}",
-       field: option
-     )}
+    Options.wrong(option, "a binary", other)
   end
 
   defp check_functions(functions) do
     if SpecTerms.proper_list?(functions) and Enum.all?(functions, &is_struct(&1, Function)) do
       :ok
     else
-      {:error,
-       Error.new(
-         :argument,
-         "expected :functions to be a list of EXLA.CustomCall.Value.function/4, got: " <>
-           inspect(functions),
-         field: :functions
-       )}
+      Options.wrong(:functions, "a list of EXLA.CustomCall.Value.function/4", functions)
     end
   end
 
@@ -567,12 +546,7 @@ defmodule EXLA.CustomCall.Module do
   defp context_ref(%Context{ref: ref}), do: {:ok, ref}
 
   defp context_ref(other) do
-    {:error,
-     Error.new(
-       :argument,
-       "expected :context to be an EXLA.CustomCall.Context, got: #{inspect(other)}",
-       field: :context
-     )}
+    Options.wrong(:context, "an EXLA.CustomCall.Context", other)
   end
 
   defimpl String.Chars do

@@ -6,7 +6,8 @@ defmodule EXLA.CustomCall.Options do
   # Keyword.validate/2 with an error that is ours and a message for what is no keyword list.
   @spec validate(term(), keyword()) :: {:ok, keyword()} | {:error, Error.t()}
   def validate(opts, defaults) do
-    known = Enum.map_join(Keyword.keys(defaults), ", ", &inspect/1)
+    names = Keyword.keys(defaults)
+    known = Enum.map_join(names, ", ", &inspect/1)
 
     if Keyword.keyword?(opts) do
       case Keyword.validate(opts, defaults) do
@@ -15,7 +16,10 @@ defmodule EXLA.CustomCall.Options do
 
         {:error, [unknown | _]} ->
           {:error,
-           Error.new(:argument, "unknown option #{inspect(unknown)}; the options are #{known}",
+           Error.new(
+             :argument,
+             "unknown option #{inspect(unknown)}; the options are #{known}" <>
+               remedy(unknown, names),
              field: unknown
            )}
       end
@@ -25,6 +29,35 @@ defmodule EXLA.CustomCall.Options do
          :argument,
          "expected options as a keyword list of #{known}, got: #{inspect(opts)}"
        )}
+    end
+  end
+
+  # What belongs to the compiler is easily given to what calls it.
+  defp remedy(:trial, names) do
+    if :compile in names, do: "; :trial is one of the options in :compile", else: ""
+  end
+
+  defp remedy(_unknown, _names), do: ""
+
+  @doc false
+  # The error for an option's value.
+  @spec wrong(atom(), String.t(), term()) :: {:error, Error.t()}
+  def wrong(name, expected, found) do
+    {:error,
+     Error.new(
+       :argument,
+       "expected #{inspect(name)} to be #{expected}, got: #{inspect(found)}",
+       field: name
+     )}
+  end
+
+  @doc false
+  # The value of an option that is an integer in a range.
+  @spec integer(keyword(), atom(), Range.t()) :: {:ok, integer()} | {:error, Error.t()}
+  def integer(opts, name, first..last) do
+    case opts[name] do
+      value when is_integer(value) and value >= first and value <= last -> {:ok, value}
+      other -> wrong(name, "an integer from #{first} to #{last}", other)
     end
   end
 

@@ -11,7 +11,7 @@ defmodule EXLA.CustomCall.Runner do
   compiles once.
   """
 
-  alias EXLA.CustomCall.{Cache, Client, Error, Executable, Lowering, Module, Options}
+  alias EXLA.CustomCall.{Cache, Client, Error, Executable, Lowering, Mesh, Module, Options}
   alias EXLA.CustomCall.SpecTerms
 
   @doc """
@@ -26,12 +26,17 @@ defmodule EXLA.CustomCall.Runner do
     * `:results` - `:binary` (the default), `:buffer` or `:tensor`, as in
       `EXLA.CustomCall.Executable.run/3`.
     * `:user_data` - as in `EXLA.CustomCall.Executable.run/3`.
-    * `:compile` - options of `EXLA.CustomCall.Client.compile/3`.
+    * `:compile` - options of `EXLA.CustomCall.Client.compile/3`, such as `[trial: true]` for a spec
+      that is not trusted. What is in the cache has been compiled before, and is tried no more.
     * `:cache` - the name of a cache, or `nil` to compile each time. Default: the one that this package
       starts.
     * `:name` - the module's name, as `EXLA.CustomCall.Module.build/3` takes it.
     * `:timeout` - how many milliseconds the run may take, default `:infinity`. That of the
       compiler is one of the `:compile` options.
+    * `:partition`, `:mesh`, `:shardings`, `:result_shardings`, `:sharding_rule`, `:reduce`,
+      `:local_shapes` - how the block is split over devices, as `EXLA.CustomCall.Lowering.lower/5` takes
+      them. `args` and results are whole all the same; `results: :buffer` gives a list with the buffer
+      of each device.
   """
   @spec run(
           EXLA.CustomCall.t(),
@@ -50,10 +55,19 @@ defmodule EXLA.CustomCall.Runner do
       timeout: :infinity
     ]
 
-    with {:ok, opts} <- Options.validate(opts, defaults),
+    lowering = Lowering.options() |> Keyword.delete(:context)
+
+    with {:ok, opts} <- Options.validate(opts, Keyword.merge(defaults, lowering)),
          {:ok, client} <- client(opts[:client]),
          {:ok, templates} <- templates(args),
-         {:ok, module} <- Lowering.lower(block, out, templates, client, name: opts[:name]),
+         {:ok, module} <-
+           Lowering.lower(
+             block,
+             out,
+             templates,
+             client,
+             Keyword.take(opts, Keyword.keys(lowering))
+           ),
          {:ok, executable} <- compile(client, module, opts[:compile], opts[:cache]),
          {:ok, results} <-
            Executable.run(executable, args, Keyword.take(opts, [:results, :user_data, :timeout])) do
@@ -77,9 +91,9 @@ defmodule EXLA.CustomCall.Runner do
 
   # Through a cache, where there is one.
   defp compile(client, module, opts, cache) do
-    with {:ok, {options, timeout}} <- Client.normalize(opts, module),
-         :ok <- check_devices(options) do
-      compile = fn -> Client.compile_normalized(client, module, options, timeout) end
+    with {:ok, {options, _timeout, _trial} = normalized} <- Client.normalize(opts, module),
+         :ok <- check_devices(options, module) do
+      compile = fn -> Client.compile_normalized(client, module, normalized) end
 
       if cache == nil or :ets.whereis(cache) == :undefined do
         compile.()
@@ -90,16 +104,22 @@ defmodule EXLA.CustomCall.Runner do
     end
   end
 
-  defp check_devices(%{replicas: 1, partitions: 1}), do: :ok
+  # Those of its mesh, or one.
+  defp check_devices(%{replicas: replicas, partitions: partitions}, module) do
+    devices = if module.mesh, do: Mesh.size(module.mesh), else: 1
 
-  defp check_devices(%{replicas: replicas, partitions: partitions}) do
-    {:error,
-     Error.new(
-       :argument,
-       "a block runs on one device, got #{replicas} replicas and #{partitions} partitions; for " <>
-         "several use EXLA.CustomCall.Lowering, Client.compile/3 and Executable.run_sharded/3",
-       field: :compile
-     )}
+    if {replicas, partitions} == {1, devices} do
+      :ok
+    else
+      {:error,
+       Error.new(
+         :argument,
+         "a block runs on the devices of its mesh, here #{devices}, got #{replicas} replicas and " <>
+           "#{partitions} partitions; give the options :mesh and :partition, or use " <>
+           "EXLA.CustomCall.Lowering, Client.compile/3 and Executable.run_sharded/3",
+         field: :compile
+       )}
+    end
   end
 
   # The file's name tells programs apart; what may be loaded, its header tells.
@@ -117,13 +137,11 @@ defmodule EXLA.CustomCall.Runner do
   defp client(%Client{} = client), do: {:ok, client}
 
   defp client(other) do
-    {:error,
-     Error.new(
-       :argument,
-       "expected :client to be an EXLA.CustomCall.Client, such as " <>
-         "EXLA.CustomCall.Client.new!(plugin: :cpu), got: #{inspect(other)}",
-       field: :client
-     )}
+    Options.wrong(
+      :client,
+      "an EXLA.CustomCall.Client, such as EXLA.CustomCall.Client.new!(plugin: :cpu)",
+      other
+    )
   end
 
   defp templates(args) do

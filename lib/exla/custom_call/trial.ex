@@ -33,7 +33,7 @@ defmodule EXLA.CustomCall.Trial do
   in words is the same error as without a trial.
   """
 
-  alias EXLA.CustomCall.{Client, Error, Module, Native, SpecTerms}
+  alias EXLA.CustomCall.{Client, Error, Module, Native, Options, SpecTerms}
 
   @default [timeout: 60_000, max_memory: 4 * 1024 * 1024 * 1024]
   @longest 0x7FFF_FFFF
@@ -62,25 +62,14 @@ defmodule EXLA.CustomCall.Trial do
   def options(true), do: {:ok, @default}
 
   def options(opts) do
-    with {:ok, opts} <- EXLA.CustomCall.Options.validate(opts, @default),
-         :ok <- within(opts, :timeout, 1, @longest),
-         :ok <- within(opts, :max_memory, @least_memory, 0x7FFF_FFFF_FFFF_FFFF) do
-      {:ok, opts}
-    end
-  end
-
-  defp within(opts, name, least, largest) do
-    case opts[name] do
-      value when is_integer(value) and value >= least and value <= largest ->
-        :ok
-
-      other ->
-        {:error,
-         Error.new(
-           :argument,
-           "expected #{inspect(name)} to be an integer from #{least} to #{largest}, got: #{inspect(other)}",
-           field: name
-         )}
+    if Keyword.keyword?(opts) do
+      with {:ok, opts} <- Options.validate(opts, @default),
+           {:ok, _} <- Options.integer(opts, :timeout, 1..@longest),
+           {:ok, _} <- Options.integer(opts, :max_memory, @least_memory..0x7FFF_FFFF_FFFF_FFFF) do
+        {:ok, opts}
+      end
+    else
+      Options.wrong(:trial, "true, false, or a keyword list of :timeout and :max_memory", opts)
     end
   end
 

@@ -76,7 +76,7 @@ defmodule EXLA.CustomCall.Typespec do
       #EXLA.CustomCall.Typespec<u8>
   """
   @spec tensor(type() | atom(), tuple()) :: t()
-  def tensor(type, shape), do: %{type: type, shape: shape} |> cast() |> Error.unwrap!()
+  def tensor(type, shape), do: type |> cast_tensor(shape) |> Error.unwrap!()
 
   @doc """
   The typespec of a token, the value that orders operations with side effects.
@@ -160,18 +160,20 @@ defmodule EXLA.CustomCall.Typespec do
     end
   end
 
-  def cast(%{type: type, shape: shape}) do
-    with {:ok, type} <- cast_type(type),
-         :ok <- check_shape(shape, type) do
-      {:ok, %__MODULE__{type: type, shape: shape}}
-    end
-  end
+  def cast(%{type: type, shape: shape}), do: cast_tensor(type, shape)
 
   def cast(other) do
     error(
       "expected a template with :type and :shape, such as an Nx.Tensor or " <>
         "EXLA.CustomCall.Typespec.tensor({:f, 32}, {2, 3}), got: #{inspect(other)}"
     )
+  end
+
+  defp cast_tensor(type, shape) do
+    with {:ok, type} <- cast_type(type),
+         :ok <- check_shape(shape, type) do
+      {:ok, %__MODULE__{type: type, shape: shape}}
+    end
   end
 
   # What reads and prints them recurses, here and in MLIR.
@@ -196,12 +198,14 @@ defmodule EXLA.CustomCall.Typespec do
   @most_leaves 65_536
 
   defp check_leaves(elements) do
-    if count_leaves(elements, 0) > @most_leaves do
+    if too_many_leaves?(elements) do
       error("a tuple has at most #{@most_leaves} elements, those of its tuples included")
     else
       :ok
     end
   end
+
+  defp too_many_leaves?(elements), do: count_leaves(elements, 0) > @most_leaves
 
   defp count_leaves(_elements, count) when count > @most_leaves, do: count
 
@@ -210,7 +214,7 @@ defmodule EXLA.CustomCall.Typespec do
   end
 
   defp count_leaves([_ | rest], count), do: count_leaves(rest, count + 1)
-  defp count_leaves([], count), do: count
+  defp count_leaves(_end, count), do: count
 
   defp cast_each([], cast), do: {:ok, Enum.reverse(cast)}
 
@@ -356,6 +360,8 @@ defmodule EXLA.CustomCall.Typespec do
     def short_name(unquote(Macro.escape(type))), do: unquote(Atom.to_string(short))
   end
 
+  def short_name(other), do: inspect(other)
+
   @doc false
   def types, do: unquote(Macro.escape(Enum.map(@types, &elem(&1, 0))))
 
@@ -479,21 +485,29 @@ defmodule EXLA.CustomCall.Typespec do
   defp error(kind \\ :type, message), do: {:error, Error.new(kind, message)}
 
   @doc false
-  # As inspect/1 shows it, without the module's name.
+  # As inspect/1 shows it, without the module's name. It stands in messages about structs that were
+  # written by hand, so it takes any.
   def short(%__MODULE__{type: :token}), do: "token"
 
   def short(%__MODULE__{type: {:tuple, elements}}) do
-    "tuple<#{Enum.map_join(elements, ", ", &short/1)}>"
+    cond do
+      not SpecTerms.proper_list?(elements) -> "tuple<#{inspect(elements)}>"
+      too_many_leaves?(elements) -> "tuple<...>"
+      true -> "tuple<#{Enum.map_join(elements, ", ", &short/1)}>"
+    end
   end
 
   def short(%__MODULE__{type: {:buffer, type}} = typespec) do
     "buffer " <> short(%{typespec | type: type})
   end
 
-  def short(%__MODULE__{type: type, shape: shape}) do
-    dimensions = shape |> Tuple.to_list() |> Enum.map_join(&"[#{&1}]")
+  def short(%__MODULE__{type: type, shape: shape}) when is_tuple(shape) do
+    dimensions = shape |> Tuple.to_list() |> Enum.map_join(&"[#{inspect(&1)}]")
     short_name(type) <> dimensions
   end
+
+  def short(%__MODULE__{type: type, shape: shape}), do: "#{short_name(type)} #{inspect(shape)}"
+  def short(other), do: inspect(other)
 
   defimpl Inspect do
     def inspect(typespec, _opts) do

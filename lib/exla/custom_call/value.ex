@@ -357,11 +357,11 @@ defmodule EXLA.CustomCall.Value do
   """
   @spec convert(t(), Typespec.type() | atom()) :: t()
   def convert(value, type) do
-    [%{typespec: %{type: from, shape: shape}}] = values!([value], "value")
+    [%{typespec: %{type: from, shape: shape} = typespec}] = values!([value], "value")
 
-    if from == :token do
+    if from == :token or match?({kind, _} when kind in [:tuple, :buffer], from) do
       raise ArgumentError,
-            "a token has no element type that could be converted to #{inspect(type)}"
+            "expected a tensor to convert to #{inspect(type)}, got: #{inspect(typespec)}"
     end
 
     [converted] = op("stablehlo.convert", [value], [Typespec.tensor(type, shape)])

@@ -26,7 +26,7 @@ defmodule EXLA.CustomCall.Warning do
     * `:message` - all of it in one line.
 
   `EXLA.CustomCall.Module.build/3` takes the option `:warnings`: `:log` writes each to the log once,
-  `:ignore` does not, `:error` makes the first an error.
+  `:ignore` does not, `:error` makes errors of them, which come back together.
   """
 
   require Logger

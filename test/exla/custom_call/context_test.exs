@@ -131,7 +131,7 @@ defmodule EXLA.CustomCall.ContextTest do
     assert to_string(module) =~ "backend_config = {a = 1 : i64}"
   end
 
-  test "it counts what was built in it" do
+  test "it counts what was built or checked in it" do
     context = Context.new!()
 
     assert Context.stats(context) == %{
@@ -148,8 +148,10 @@ defmodule EXLA.CustomCall.ContextTest do
     %{bytes: bytes} = Context.stats(context)
     {:ok, _} = build("1 : i64", context)
     assert %{modules: 2, texts: 2, text_bytes: 14, bytes: ^bytes} = Context.stats(context)
+    {:ok, _} = Module.check([], [], context: context)
+    assert %{modules: 3, texts: 2} = Context.stats(context)
     {:error, _} = build("oops", context)
-    assert %{modules: 2, refused: 1, texts: 3, text_bytes: 18} = Context.stats(context)
+    assert %{modules: 3, refused: 1, texts: 3, text_bytes: 18} = Context.stats(context)
     assert Context.stats(context).bytes > bytes
   end
 

@@ -671,7 +671,7 @@ defmodule EXLA.CustomCall.ExecutableTest do
                ~S(expected :xla_options to be without lists, got: [{"xla_dump_to", [1]}])
 
       assert message.(replica: 1) =~
-               "unknown option :replica; the options are :timeout, :replicas"
+               "unknown option :replica; the options are :replicas, :partitions, "
     end
 
     @tag :tmp_dir

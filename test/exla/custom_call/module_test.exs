@@ -376,6 +376,13 @@ defmodule EXLA.CustomCall.ModuleTest do
                "unknown option :nom; the options are :name, :function, :attributes, :effects, :functions, :mesh, :parameter_shardings, :result_shardings, :meshes, :context, :warnings"
     end
 
+    test "a trial is asked for in :compile of a check" do
+      {:error, error} = Module.check([], [], trial: true)
+
+      assert error.message ==
+               "unknown option :trial; the options are :name, :function, :attributes, :effects, :functions, :mesh, :parameter_shardings, :result_shardings, :meshes, :context, :warnings, :compile; :trial is one of the options in :compile"
+    end
+
     test "only a module is printed or read" do
       for fun <- [&Module.to_string/1, &Module.to_bytecode/1, &Module.custom_calls/1] do
         assert_raise ArgumentError, "expected an EXLA.CustomCall.Module, got: nil", fn ->

@@ -3,7 +3,17 @@ defmodule EXLA.CustomCall.RunnerTest do
 
   import EXLA.CustomCall.XLA, only: [f32: 1, floats: 1]
 
-  alias EXLA.CustomCall.{Attribute, Buffer, Cache, Runner, Spec, Typespec, XLA}
+  alias EXLA.CustomCall.{
+    Attribute,
+    Buffer,
+    Cache,
+    Mesh,
+    Runner,
+    ShardingRule,
+    Spec,
+    Typespec,
+    XLA
+  }
 
   defmodule Scale do
     defstruct factor: 1.0
@@ -100,8 +110,23 @@ defmodule EXLA.CustomCall.RunnerTest do
     {:error, error} = run(%Scale{}, [f32([1, 2])], @vector, opts)
 
     assert error.message ==
-             "a block runs on one device, got 2 replicas and 1 partitions; for several use " <>
-               "EXLA.CustomCall.Lowering, Client.compile/3 and Executable.run_sharded/3"
+             "a block runs on the devices of its mesh, here 1, got 2 replicas and 1 partitions; give the " <>
+               "options :mesh and :partition, or use EXLA.CustomCall.Lowering, Client.compile/3 and " <>
+               "Executable.run_sharded/3"
+  end
+
+  test "a block is split over a mesh, and its inputs and results are whole" do
+    mesh = Mesh.new(x: 2)
+    rule = ShardingRule.new([[:elements]], [[:elements]], elements: 2)
+    opts = [client: XLA.client(), mesh: mesh, partition: %{elements: "x"}, sharding_rule: rule]
+
+    assert run(%Scale{factor: 3.0}, [f32([1, 2])], @vector, opts) ==
+             {:ok, <<3.0::32-float-native, 6.0::32-float-native>>}
+
+    assert {:ok, [%Buffer{typespec: part}, %Buffer{}]} =
+             run(%Scale{factor: 3.0}, [f32([1, 2])], @vector, opts ++ [results: :buffer])
+
+    assert part.shape == {1}
   end
 
   test "buffers go in and come out" do
@@ -115,5 +140,18 @@ defmodule EXLA.CustomCall.RunnerTest do
   test "without a cache each call compiles" do
     opts = [client: XLA.client(), cache: nil]
     assert {:ok, _} = run(%Scale{}, [f32([1, 2])], @vector, opts)
+  end
+
+  test "what is compiled can be tried in a process of its own first" do
+    run = fn trial ->
+      opts = [client: XLA.client(), cache: nil, compile: [trial: trial]]
+      run(%Scale{factor: 3.0}, [f32([1, 2])], @vector, opts)
+    end
+
+    {:ok, result} = run.(true)
+    assert floats(result) == [3.0, 6.0]
+    # Too short for any process.
+    {:error, error} = run.(timeout: 1)
+    assert {error.kind, error.code} == {:compile, :deadline_exceeded}
   end
 end

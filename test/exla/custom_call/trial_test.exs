@@ -133,7 +133,11 @@ defmodule EXLA.CustomCall.TrialTest do
              "expected :max_memory to be an integer from 134217728 to 9223372036854775807, got: 1"
 
     assert message.(memory: 1) == "unknown option :memory; the options are :timeout, :max_memory"
-    assert message.(3) == "expected options as a keyword list of :timeout, :max_memory, got: 3"
+
+    for wrong <- [:yes, 3, [1]] do
+      assert message.(wrong) ==
+               "expected :trial to be true, false, or a keyword list of :timeout and :max_memory, got: #{inspect(wrong)}"
+    end
 
     x = Value.parameter(@vector)
 

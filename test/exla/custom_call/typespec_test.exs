@@ -93,6 +93,31 @@ defmodule EXLA.CustomCall.TypespecTest do
              "takes more than 2^63 - 1 bytes"
   end
 
+  test "a tensor is of no other kind of type" do
+    for type <- [:token, {:tuple, []}, {:buffer, {:f, 32}}] do
+      assert_raise ArgumentError, ~r/unknown type .*; the types are/, fn ->
+        Typespec.tensor(type, {})
+      end
+    end
+  end
+
+  test "a struct that was written by hand is printed, right or wrong" do
+    shown = fn type, shape -> inspect(%Typespec{type: type, shape: shape}) end
+    assert shown.(:f32, {2}) == "#EXLA.CustomCall.Typespec<:f32[2]>"
+    assert shown.({:q, 3}, {2, nil}) == "#EXLA.CustomCall.Typespec<{:q, 3}[2][nil]>"
+    assert shown.({:f, 32}, [2]) == "#EXLA.CustomCall.Typespec<f32 [2]>"
+    assert shown.({:buffer, 1}, nil) == "#EXLA.CustomCall.Typespec<buffer 1 nil>"
+    assert shown.({:tuple, [1]}, {}) == "#EXLA.CustomCall.Typespec<tuple<1>>"
+    assert shown.({:tuple, [1 | 2]}, {}) == "#EXLA.CustomCall.Typespec<tuple<[1 | 2]>>"
+  end
+
+  test "a tuple that is too large to be one is not printed in full" do
+    doubled = fn _, type -> %Typespec{type: {:tuple, [type, type]}, shape: {}} end
+
+    assert inspect(Enum.reduce(1..40, Typespec.token(), doubled)) ==
+             "#EXLA.CustomCall.Typespec<tuple<...>>"
+  end
+
   test "a struct that was written by hand has a size and a text where it is right" do
     by_hand = fn type, shape -> %Typespec{type: type, shape: shape} end
     assert Typespec.byte_size(by_hand.(:f32, {2})) == 8

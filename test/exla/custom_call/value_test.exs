@@ -280,8 +280,13 @@ defmodule EXLA.CustomCall.ValueTest do
       assert message(fn -> Value.parameter({:f, 32}) end) =~ "expected a template"
       assert message(fn -> Value.constant([1], @vector) end) =~ "expected a constant as a binary"
 
-      assert message(fn -> Value.convert(Value.parameter(Typespec.token()), :f32) end) ==
-               "a token has no element type that could be converted to :f32"
+      for typespec <- [Typespec.token(), Typespec.tuple([@vector]), Typespec.buffer(:f32, {2})] do
+        assert message(fn -> Value.convert(Value.parameter(typespec), :f32) end) ==
+                 "expected a tensor to convert to :f32, got: #{inspect(typespec)}"
+      end
+
+      assert message(fn -> Value.convert(x, {:buffer, {:f, 64}}) end) =~
+               "unknown type {:buffer, {:f, 64}}; the types are"
 
       assert message(fn -> Value.convert(nil, :f32) end) ==
                "value: expected values, got: nil among them"
