@@ -26,6 +26,11 @@ defmodule EXLA.CustomCall.GuidesTest do
     assert Guide.run!(blocks, %{}) == shown(blocks)
   end
 
+  test "guides/sharding.md does what it says" do
+    blocks = "sharding.md" |> guide() |> Guide.blocks("elixir")
+    assert Guide.run!(blocks, %{}) == shown(blocks)
+  end
+
   test "guides/checking.md has all targets that are XLA's own" do
     source = File.read!(Path.join(@root, "native/stablehlo_custom_call/src/rules/targets.rs"))
 
