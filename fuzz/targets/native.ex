@@ -24,7 +24,7 @@ defmodule Fuzz.Targets.Native do
     xla_options: []
   }
 
-  @graph {"m", [{"a", "1"}],
+  @graph {"m", [{"a", "1"}], [{"mesh", ~S(#sdy.mesh<["x"=2]>)}],
           [
             {"main", false, [{0, @f32x4, [{"b", "2"}]}, {1, {0, []}, []}], [{@f32x4, []}],
              [
@@ -46,6 +46,11 @@ defmodule Fuzz.Targets.Native do
     {:module_build, [nil, @graph]},
     {:module_build, [nil, @graph]},
     {:module_build_dirty, [{:"$", :context_ref}, @graph]},
+    {:module_check, [nil, @graph]},
+    {:module_check_dirty, [{:"$", :context_ref}, @graph]},
+    {:module_check_needs, [{:"$", :module_ref}, true, {0, 106}]},
+    {:module_donating, [{:"$", :module_ref}, [0]]},
+    {:context_stats, [{:"$", :context_ref}]},
     {:module_text, [{:"$", :module_ref}]},
     {:module_to_text_dirty, [{:"$", :module_ref}]},
     {:module_custom_calls, [{:"$", :module_ref}]},
@@ -89,6 +94,11 @@ defmodule Fuzz.Targets.Native do
        {[], true, []},
        :tag
      ]},
+    {:executable_shardings, [{:"$", :sharded_ref}]},
+    {:tensor_split, [@four, 4, [2, 2], [{[0, 0], [1, 2]}, {[0, 1], [2, 1]}]]},
+    {:tensor_split_dirty, [@four, 4, [2, 2], [{[0, 0], [2, 2]}]]},
+    {:tensor_join, [["abcd", "efgh"], 4, [2], [{[0], [1]}, {[1], [1]}]]},
+    {:tensor_join_dirty, [["abcd"], 1, [2, 2], [{[0, 0], [2, 2]}]]},
     {:executable_info, [{:"$", :executable_ref}]},
     {:executable_types, [{:"$", :executable_ref}]},
     {:executable_hlo_text, [{:"$", :executable_ref}]},
@@ -127,12 +137,36 @@ defmodule Fuzz.Targets.Native do
     {:ok, plugin} = Plugin.resolve(:cpu)
     linalg = Application.app_dir(:exla_custom_call, "priv/native/xla_ffi_linalg.so")
 
-    %{
+    state = %{
       serialized: serialized,
       plugin: plugin,
       linalg: linalg,
       sharded_ref: env.sharded.ref
     }
+
+    check_calls!(env, state)
+    state
+  end
+
+  # Arguments that are wrong from the start would never get past the first check, and a function that is
+  # not here would get none. A responder stands nowhere but in a message.
+  defp check_calls!(env, state) do
+    own = [:await, :answer, :from_native, :load]
+
+    for {function, _arity} <- Native.__info__(:functions),
+        function not in own,
+        not List.keymember?(@calls, function, 0) do
+      raise "#{function} is not among the functions that are fuzzed"
+    end
+
+    for {function, arguments} <- Enum.uniq(@calls), function != :process_handler_answer do
+      try do
+        __MODULE__.try({function, arguments}, env, state)
+      rescue
+        error in ArgumentError ->
+          reraise "the arguments of #{function} are not right: #{error.message}", __STACKTRACE__
+      end
+    end
   end
 
   def try({function, arguments}, env, state) do

@@ -460,7 +460,8 @@ fn hint(text: &[u8], line: usize, column: usize) -> Option<&'static str> {
     let word = &line[word_start..before.len() + word_end];
     let lower = word.to_ascii_lowercase();
     match lower.strip_prefix(b"-").unwrap_or(&lower) {
-        b"true" | b"false" => return Some("a boolean is true or false"),
+        // As it should be written, it is at fault for another reason.
+        b"true" | b"false" if lower != word => return Some("a boolean is true or false"),
         b"nil" | b"none" | b"null" => {
             return Some("there is no nil; leave the attribute out, or write unit");
         }

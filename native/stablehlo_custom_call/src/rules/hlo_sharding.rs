@@ -295,7 +295,10 @@ impl<'a> Reader<'a> {
         let sign = usize::from(rest.first() == Some(&b'-'));
         let digits = rest[sign..].iter().take_while(|byte| byte.is_ascii_digit());
         let end = sign + digits.count();
-        let value = str::from_utf8(&rest[..end]).ok()?.parse().ok()?;
+        let digits = str::from_utf8(&rest[..end]).ok()?;
+        // XLA reads what is beyond 63 bits as a negative number.
+        let wrapped = || digits.parse::<u64>().map(|value| value as i64);
+        let value = digits.parse().or_else(|_| wrapped()).ok()?;
         self.at += end;
         Some(value)
     }

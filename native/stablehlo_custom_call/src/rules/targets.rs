@@ -11,14 +11,16 @@ const TARGET: &str = "call_target_name";
 /// Found by compiling a custom call of each of the 104,720 words in the CPU plugin of PJRT 0.115, and by
 /// compiling those that fared unlike others with other operands; and of some 11,500 of them where the
 /// program is partitioned by Shardy.
-const XLAS_OWN: [&str; 20] = [
+const XLAS_OWN: [&str; 22] = [
     "ApproxTopK",
+    "Cholesky",
     "Eigh",
     "GetRngSeed",
     "LayoutConstraint",
     "MoveToDevice",
     "MoveToHost",
     "PadToStatic",
+    "PartialReduce",
     "ProductOfElementaryHouseholderReflectors",
     "Qr",
     "SPMDFullToShardShape",
