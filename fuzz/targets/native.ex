@@ -94,6 +94,7 @@ defmodule Fuzz.Targets.Native do
        {[], true, []},
        :tag
      ]},
+    {:shardy_read, [~S(#sdy.sharding<@mesh, [{"x"}]>), [{"mesh", ~S(#sdy.mesh<["x"=2]>)}]]},
     {:executable_shardings, [{:"$", :sharded_ref}]},
     {:tensor_split, [@four, 4, [2, 2], [{[0, 0], [1, 2]}, {[0, 1], [2, 1]}]]},
     {:tensor_split_dirty, [@four, 4, [2, 2], [{[0, 0], [2, 2]}]]},
