@@ -25,6 +25,9 @@ defmodule EXLA.CustomCall.Lowering do
     Value
   }
 
+  # What `EXLA.CustomCall.Value.custom_call/4` takes.
+  @split [:partition, :mesh, :sharding_rule, :reduce]
+
   @options [
     context: nil,
     name: nil,
@@ -79,9 +82,8 @@ defmodule EXLA.CustomCall.Lowering do
          :ok <- check_client(client),
          {:ok, spec} <-
            Telemetry.span(:lower, %{block: block}, fn -> spec(block, out, args, client) end),
-         {:ok, _types} <- SpecTerms.check(spec, operands),
-         {:ok, local} <- local(block, out, args, client, opts[:local_shapes]),
-         {:ok, parameters, values} <- call(operands, spec, results, local, opts) do
+         {:ok, parameters} <- parameters(operands, opts),
+         {:ok, values} <- values({block, out, args, client}, parameters, spec, results, opts) do
       build = Keyword.take(opts, [:context, :name, :mesh, :result_shardings])
 
       # A call without results is all the same what the module is for.
@@ -91,13 +93,63 @@ defmodule EXLA.CustomCall.Lowering do
         Module.build(parameters, values, build)
       end
     end
-  catch
-    # The implementation, asked for one device.
-    {__MODULE__, answer} -> answer
   end
 
-  # What the options say is checked where it is used, with exceptions.
-  defp call(operands, spec, results, local, opts) do
+  @doc """
+  Puts `block` into a graph: its custom call, with values as operands, and the values of its results.
+
+  Takes the options of `lower/5` from `:partition` to `:reduce`, and `:local_shapes`. Returns `:skip` when
+  the implementation says so.
+
+  ## Examples
+
+      iex> alias EXLA.CustomCall.{Lowering, Typespec, Value}
+      iex> matrix = Typespec.tensor({:f, 32}, {3, 3})
+      iex> x = Value.parameter(matrix)
+      iex> [y] = Value.op("stablehlo.add", [x, x], [matrix])
+      iex> eigh = %{__struct__: Nx.Block.LinAlg.Eigh}
+      iex> out = {Typespec.tensor({:f, 32}, {3}), matrix}
+      iex> {:ok, [values, vectors]} = Lowering.call(eigh, out, [y], %{platform: :host})
+      iex> {values.typespec, vectors.typespec}
+      {Typespec.tensor({:f, 32}, {3}), matrix}
+  """
+  @spec call(
+          EXLA.CustomCall.t(),
+          EXLA.CustomCall.template() | tuple(),
+          [Value.t()],
+          EXLA.CustomCall.client(),
+          keyword()
+        ) :: :skip | {:ok, [Value.t()]} | {:error, Error.t()}
+  def call(block, out, operands, client, opts \\ []) do
+    defaults = Keyword.take(@options, [:local_shapes | @split])
+
+    with {:ok, opts} <- EXLA.CustomCall.Options.validate(opts, defaults),
+         {:ok, operands} <- Value.check_values(operands, "operands"),
+         {:ok, results} <- results(out),
+         :ok <- check_client(client),
+         args = Enum.map(operands, & &1.typespec),
+         {:ok, spec} <-
+           Telemetry.span(:lower, %{block: block}, fn -> spec(block, out, args, client) end) do
+      values({block, out, args, client}, operands, spec, results, opts)
+    end
+  end
+
+  @doc "Like `call/5`, but returns the values themselves, and raises `ArgumentError`."
+  @spec call!(
+          EXLA.CustomCall.t(),
+          EXLA.CustomCall.template() | tuple(),
+          [Value.t()],
+          EXLA.CustomCall.client(),
+          keyword()
+        ) :: :skip | [Value.t()]
+  def call!(block, out, operands, client, opts \\ []) do
+    case call(block, out, operands, client, opts) do
+      :skip -> :skip
+      answer -> Error.unwrap!(answer)
+    end
+  end
+
+  defp parameters(operands, opts) do
     mesh = opts[:mesh] && Mesh.from(opts[:mesh])
     shardings = opts[:shardings]
 
@@ -109,24 +161,30 @@ defmodule EXLA.CustomCall.Lowering do
 
     shardings = shardings ++ List.duplicate(nil, length(operands) - length(shardings))
 
-    parameters =
-      for {operand, sharding} <- Enum.zip(operands, shardings) do
-        if sharding == nil or is_struct(sharding, Sharding) or mesh != nil do
-          Value.parameter(operand, sharding: sharding && Sharding.from(sharding, mesh, operand))
-        else
-          raise ArgumentError, "the axes of :shardings are those of a mesh; give the option :mesh"
-        end
-      end
-
-    call = Keyword.take(opts, [:partition, :mesh, :sharding_rule, :reduce])
-    {:ok, parameters, Value.custom_call(parameters, spec, results, [local: local] ++ call)}
+    {:ok,
+     for {operand, sharding} <- Enum.zip(operands, shardings) do
+       if sharding == nil or is_struct(sharding, Sharding) or mesh != nil do
+         Value.parameter(operand, sharding: sharding && Sharding.from(sharding, mesh, operand))
+       else
+         raise ArgumentError, "the axes of :shardings are those of a mesh; give the option :mesh"
+       end
+     end}
   rescue
-    error in ArgumentError ->
-      if opts[:partition] || opts[:shardings] != [] || opts[:mesh] do
-        {:error, Error.new(:argument, error.message)}
-      else
-        reraise error, __STACKTRACE__
-      end
+    error in ArgumentError -> {:error, Error.new(:argument, error.message)}
+  end
+
+  defp values({block, out, args, client}, operands, spec, results, opts) do
+    with {:ok, _types} <- SpecTerms.check(spec, Enum.map(operands, & &1.typespec)),
+         {:ok, local} <- local(block, out, args, client, opts[:local_shapes]) do
+      {:ok,
+       Value.custom_call(operands, spec, results, [local: local] ++ Keyword.take(opts, @split))}
+    end
+  rescue
+    error in ArgumentError -> {:error, Error.new(:argument, error.message)}
+  catch
+    # The implementation, asked for one device.
+    {__MODULE__, answer} -> answer
+    {__MODULE__, exception, stacktrace} -> reraise exception, stacktrace
   end
 
   # What asks the implementation again, for the templates of one device.
@@ -144,7 +202,7 @@ defmodule EXLA.CustomCall.Lowering do
        args = Enum.zip_with(args, operands, &resize/2)
        out = resize_all(out, results)
 
-       with {:ok, spec} <- spec(block, out, args, client),
+       with {:ok, spec} <- spec_or_throw(block, out, args, client),
             {:ok, _types} <- SpecTerms.check(spec, operands) do
          spec
        else
@@ -172,6 +230,13 @@ defmodule EXLA.CustomCall.Lowering do
      Error.new(:argument, "expected :local_shapes to be a boolean, got: #{inspect(other)}",
        field: :local_shapes
      )}
+  end
+
+  # An exception of the implementation's is the caller's, and no fault of the options.
+  defp spec_or_throw(block, out, args, client) do
+    spec(block, out, args, client)
+  rescue
+    exception -> throw({__MODULE__, exception, __STACKTRACE__})
   end
 
   # A template as it was given, of another shape.

@@ -266,6 +266,20 @@ defmodule EXLA.CustomCall.LoweringTest do
       end
     end
 
+    test "what the implementation raises for one device is the caller's" do
+      answer = fn _out, [x], client ->
+        if client[:local_shapes], do: raise(ArgumentError, "too few rows"), else: rows(x)
+      end
+
+      assert_raise ArgumentError, "too few rows", fn ->
+        lower(answer, @matrix, [@matrix], @client,
+          mesh: @mesh,
+          partition: %{"i" => "data"},
+          local_shapes: true
+        )
+      end
+    end
+
     test "an implementation that skips one device's part is told so" do
       answer = fn _out, [x], client -> if client[:local_shapes], do: :skip, else: rows(x) end
 
