@@ -1,7 +1,7 @@
 # Attention in XLA, by the kernel of this project: `mix run demo.exs`. See README.md.
 
 alias EXLA.CustomCall.{Attribute, Client, Executable, Lowering, Module, Spec, Typespec, Value}
-alias FlashAttention.{Floats, Forward, Reference}
+alias FlashAttention.{Backward, Floats, Forward, Reference}
 
 tolerance = 1.0e-5
 runs = 50
@@ -42,9 +42,11 @@ FlashAttention.load!(client)
 q = Typespec.tensor({:f, 32}, {2, 64, 8, 64})
 kv = Typespec.tensor({:f, 32}, {2, 64, 2, 64})
 templates = [q, kv, kv]
+outputs = {out_template, lse_template, _} = FlashAttention.outputs(q)
+gradients = FlashAttention.gradients(q, kv)
 
 lower = fn block ->
-  Lowering.lower!(block, FlashAttention.outputs(q), templates, client, name: "flash_attention")
+  Lowering.lower!(block, outputs, templates, client, name: "flash_attention")
 end
 
 heading.("The custom call in StableHLO")
@@ -53,8 +55,8 @@ print.(lower.(%Forward{}))
 heading.("The kernel in XLA against softmax attention in plain Elixir")
 IO.puts("q {2, 64, 8, 64}, k and v {2, 64, 2, 64}, f32; time to run: median of #{runs}\n")
 
-{operands, _random} =
-  Enum.map_reduce(templates, :rand.seed_s(:exsss, 42), fn template, random ->
+{[q, k, v, dout], _random} =
+  Enum.map_reduce(templates ++ [q], :rand.seed_s(:exsss, 42), fn template, random ->
     {values, random} =
       Enum.map_reduce(1..Tuple.product(template.shape), random, fn _, random ->
         :rand.normal_s(random)
@@ -68,32 +70,48 @@ row = fn name, cells ->
   IO.puts(["  ", String.pad_trailing(name, 8), cells])
 end
 
+# Runs a module. Prints the errors of its first results, those that are expected, and its times. Returns
+# the results and the largest error.
+compare = fn name, module, operands, expected ->
+  {compile_time, executable} = timed.(fn -> Client.compile!(client, module) end)
+
+  answers =
+    for _ <- 1..runs,
+        do: timed.(fn -> Executable.run!(executable, operands, results: :binary) end)
+
+  {run_times, [results | _]} = Enum.unzip(answers)
+  found = results |> Enum.take(length(expected)) |> Enum.map(&Floats.decode/1)
+  errors = Enum.zip_with(found, expected, &Floats.largest_error/2)
+  times = [compile_time, median.(run_times)]
+  row.(name, Enum.map(errors, scientific) ++ Enum.map(times, milliseconds))
+  {results, Enum.max(errors)}
+end
+
 row.("", ["error of out", "error of lse", "to compile", "to run"])
 
-errors =
-  for {name, block} <- [{"full", %Forward{}}, {"causal", %Forward{causal: true}}] do
-    module = lower.(block)
-    {compile_time, executable} = timed.(fn -> Client.compile!(client, module) end)
-
-    answers =
-      for _ <- 1..runs,
-          do: timed.(fn -> Executable.run!(executable, operands, results: :binary) end)
-
-    {run_times, [[out, lse, _workspace] | _]} = Enum.unzip(answers)
-
-    {expected_out, expected_lse} = apply(Reference, :forward, [block | operands])
-
-    errors = [
-      Floats.largest_error(Floats.decode(out), expected_out),
-      Floats.largest_error(Floats.decode(lse), expected_lse)
-    ]
-
-    times = [compile_time, median.(run_times)]
-    row.(name, Enum.map(errors, scientific) ++ Enum.map(times, milliseconds))
-    Enum.max(errors)
+forward =
+  for {name, causal} <- [{"full", false}, {"causal", true}] do
+    block = %Forward{causal: causal}
+    expected = block |> Reference.forward(q, k, v) |> Tuple.to_list()
+    {[out, lse, _workspace], error} = compare.(name, lower.(block), [q, k, v], expected)
+    {name, causal, out, lse, error}
   end
 
-largest = Enum.max(errors)
+IO.puts("")
+row.("", ["error of dq", "error of dk", "error of dv", "to compile", "to run"])
+
+backward =
+  for {name, causal, out, lse, _error} <- forward do
+    block = %Backward{causal: causal}
+    operands = [dout, q, k, v, {out, out_template}, {lse, lse_template}]
+    templates = for {_, template} <- operands, do: template
+    module = Lowering.lower!(block, gradients, templates, client, name: "gradients")
+    expected = block |> Reference.backward(dout, q, k, v) |> Tuple.to_list()
+    {_results, error} = compare.(name, module, operands, expected)
+    error
+  end
+
+largest = Enum.max(backward ++ for({_, _, _, _, error} <- forward, do: error))
 
 if largest > tolerance do
   fail.("the largest error is #{scientific.(largest)}, more than #{scientific.(tolerance)}")

@@ -8,7 +8,8 @@ defmodule FlashAttention.Forward do
 
     * `out`, of the shape of `q`;
     * `lse` of B, Hq, S: the logarithm of the sum in each softmax (LSE), which a backward pass needs;
-    * a workspace, whose contents mean nothing.
+    * a workspace. The first element of each head is Hq as the call saw it, from which tests see what
+      a device of several got; the others mean nothing.
 
   ## Fields
 
@@ -20,23 +21,11 @@ defmodule FlashAttention.Forward do
   defstruct causal: false, softmax_scale: nil
 
   @type t :: %__MODULE__{causal: boolean(), softmax_scale: nil | number()}
-
-  @doc """
-  The softmax scale of a block for heads of `depth` elements.
-
-  ## Examples
-
-      iex> FlashAttention.Forward.softmax_scale(%FlashAttention.Forward{}, 64)
-      0.125
-  """
-  @spec softmax_scale(t(), pos_integer()) :: number()
-  def softmax_scale(%__MODULE__{softmax_scale: nil}, depth), do: 1 / :math.sqrt(depth)
-  def softmax_scale(%__MODULE__{softmax_scale: scale}, _depth), do: scale
 end
 
 defimpl EXLA.CustomCall, for: FlashAttention.Forward do
   alias EXLA.CustomCall.{Attribute, Spec}
-  alias FlashAttention.Forward
+  alias FlashAttention.Shapes
 
   @f32 {:f, 32}
 
@@ -47,8 +36,8 @@ defimpl EXLA.CustomCall, for: FlashAttention.Forward do
         [%{type: @f32} = q, %{type: @f32} = k, %{type: @f32} = v] = args,
         %{platform: :host}
       ) do
-    check_shapes!(q.shape, k.shape, v.shape)
-    check_outputs!(out, q)
+    Shapes.check_operands!(q, k, v)
+    Shapes.check_results!(out, FlashAttention.outputs(q), "outputs/1")
     {_, _, _, depth} = q.shape
 
     {:ok,
@@ -57,7 +46,7 @@ defimpl EXLA.CustomCall, for: FlashAttention.Forward do
        # For the kernel.
        attributes: [
          {"causal", Attribute.boolean(block.causal)},
-         {"softmax_scale", Attribute.float(Forward.softmax_scale(block, depth), @f32)}
+         {"softmax_scale", Attribute.float(FlashAttention.softmax_scale(block, depth), @f32)}
        ],
        # For the compiler: whatever the layouts around it, the kernel's operands and results are
        # row-major, and this is how the call may be split over devices.
@@ -75,7 +64,7 @@ defimpl EXLA.CustomCall, for: FlashAttention.Forward do
   # split alike. Query head number h * group + g looks at key head h, a product of two factors.
   #
   # Batches and heads have nothing to do with each other, so they may be split, and so may queries:
-  # each device then has a workspace of its own, whose contents nobody reads. A softmax goes over all
+  # each device then has a workspace of its own. A softmax goes over all
   # keys, and the kernel takes whole heads: those factors need replication. The queries of a causal
   # call do too, since the kernel counts their positions in what it is given.
   defp sharding_rule(block, q, k, {_, _, %{shape: {_, _, workspace}}}) do
@@ -107,26 +96,4 @@ defimpl EXLA.CustomCall, for: FlashAttention.Forward do
       need_replication: if(block.causal, do: [:queries | whole], else: whole)
     )
   end
-
-  defp check_shapes!({batch, _, query_heads, depth}, {batch, _, heads, depth} = shape, shape)
-       when depth > 0 and heads > 0 and rem(query_heads, heads) == 0,
-       do: :ok
-
-  defp check_shapes!(q, k, v) do
-    raise ArgumentError,
-          "expected q of {B, S, Hq, D} and k and v of {B, Skv, Hkv, D}, Hq a multiple of Hkv, got: " <>
-            "q #{inspect(q)}, k #{inspect(k)}, v #{inspect(v)}"
-  end
-
-  defp check_outputs!(out, q) do
-    expected = shapes(FlashAttention.outputs(q))
-
-    if shapes(out) != expected do
-      raise ArgumentError,
-            "expected the outputs of FlashAttention.outputs/1, of shapes #{inspect(expected)}, got: " <>
-              inspect(shapes(out))
-    end
-  end
-
-  defp shapes({out, lse, workspace}), do: {out.shape, lse.shape, workspace.shape}
 end

@@ -4,8 +4,6 @@ defmodule FlashAttention.ForwardTest do
   alias EXLA.CustomCall.{Lowering, Module, Typespec}
   alias FlashAttention.Forward
 
-  doctest FlashAttention.Forward
-
   @host %{platform: :host}
 
   defp f32(shape), do: Typespec.tensor({:f, 32}, shape)

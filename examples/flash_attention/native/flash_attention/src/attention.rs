@@ -1,17 +1,17 @@
-//! The kernel, on slices.
+//! The forward pass, on slices, and what it has in common with the backward pass.
 //!
 //! For each batch and query head, blocks of queries go over blocks of keys. A block of scores is small enough to
 //! stay in the cache; the softmax is corrected as larger scores appear, by what Milakov and Gimelshein call online
 //! normalisation and FlashAttention builds on. The outputs of a block are accumulated in place.
 
 /// Queries in a block.
-const BLOCK_Q: usize = 64;
+pub const BLOCK_Q: usize = 64;
 /// Keys in a block.
-const BLOCK_K: usize = 64;
+pub const BLOCK_K: usize = 64;
 /// Rows that the innermost loops work on at once, so that what they load serves several times.
-const ROWS: usize = 4;
+pub const ROWS: usize = 4;
 /// Elements of a row that the innermost loops keep in registers: two vectors of AVX2.
-const LANES: usize = 16;
+pub const LANES: usize = 16;
 
 const _: () = assert!(BLOCK_K.is_multiple_of(LANES) && BLOCK_Q.is_multiple_of(ROWS));
 
@@ -28,6 +28,111 @@ pub struct Problem {
     pub depth: usize,
     pub causal: bool,
     pub softmax_scale: f32,
+}
+
+impl Problem {
+    /// How many keys a query sees, from the first one on.
+    pub fn visible(&self, query: usize) -> usize {
+        let Self {
+            queries,
+            keys,
+            causal,
+            ..
+        } = *self;
+        match causal {
+            true => (query + 1 + keys).saturating_sub(queries).min(keys),
+            false => keys,
+        }
+    }
+}
+
+/// The rows of a head in a tensor of batch, sequence, head and depth.
+#[derive(Clone, Copy)]
+pub struct Rows<'a> {
+    /// From the first row of the head on.
+    values: &'a [f32],
+    stride: usize,
+    depth: usize,
+}
+
+impl<'a> Rows<'a> {
+    /// Those of one of `heads` heads, in a batch with `length` rows for each.
+    #[inline(always)]
+    pub fn new(
+        tensor: &'a [f32],
+        batch: usize,
+        length: usize,
+        heads: usize,
+        head: usize,
+        depth: usize,
+    ) -> Self {
+        Self {
+            values: tensor
+                .get((batch * length * heads + head) * depth..)
+                .unwrap_or_default(),
+            stride: heads * depth,
+            depth,
+        }
+    }
+
+    #[inline(always)]
+    pub fn depth(&self) -> usize {
+        self.depth
+    }
+
+    #[inline(always)]
+    pub fn row(&self, index: usize) -> &'a [f32] {
+        &self.values[index * self.stride..][..self.depth]
+    }
+
+    #[inline(always)]
+    pub fn lanes<const L: usize>(&self, index: usize, start: usize) -> [f32; L] {
+        lanes(self.values, index * self.stride + start)
+    }
+
+    /// Writes a block of keys (or values) by element and then by row, so that vectors are of neighbouring rows.
+    #[inline(always)]
+    pub fn pack(&self, first: usize, count: usize, packed: &mut [f32]) {
+        // The products of rows that are not there are masked later, but must not be of old memory's NaNs:
+        // arithmetic with those is slow on some processors.
+        if count < BLOCK_K {
+            packed.fill(0.0);
+        }
+        for column in 0..count {
+            let row = self.row(first + column);
+            for (to, from) in packed[column..].iter_mut().step_by(BLOCK_K).zip(row) {
+                *to = *from;
+            }
+        }
+    }
+
+    /// products = scale * rows packedᵀ, for R rows and a packed block.
+    #[inline(always)]
+    pub fn products<const R: usize, const FUSED: bool>(
+        &self,
+        first: usize,
+        packed: &[f32],
+        scale: f32,
+        products: &mut [f32],
+    ) {
+        let rows: [&[f32]; R] = std::array::from_fn(|row| self.row(first + row));
+        for start in (0..BLOCK_K).step_by(LANES) {
+            let mut sums = [[0.0; LANES]; R];
+            for (index, packed) in packed.chunks_exact(BLOCK_K).take(self.depth).enumerate() {
+                let packed = lanes::<LANES>(packed, start);
+                for (sums, row) in sums.iter_mut().zip(&rows) {
+                    for (sum, packed) in sums.iter_mut().zip(&packed) {
+                        *sum = multiply_add::<FUSED>(row[index], *packed, *sum);
+                    }
+                }
+            }
+            for (products, sums) in products.chunks_exact_mut(BLOCK_K).zip(&sums) {
+                for (product, sum) in products[start..].iter_mut().zip(sums) {
+                    *product = scale * sum;
+                }
+            }
+        }
+    }
 }
 
 /// How many `f32` of scratch memory each batch and query head needs: 64 * (D + 66), or none if that is too many to
@@ -106,23 +211,23 @@ fn forward_with<const FUSED: bool>(
         let (batch, head) = (index / query_heads, index % query_heads);
         let key_head = head / (query_heads / key_heads);
         let q_start = (batch * queries * query_heads + head) * depth;
-        let kv_start = (batch * keys * key_heads + key_head) * depth;
         Head::<FUSED> {
             problem,
-            q: &q[q_start..],
-            k: k.get(kv_start..).unwrap_or_default(),
-            v: v.get(kv_start..).unwrap_or_default(),
+            q: Rows::new(q, batch, queries, query_heads, head, depth),
+            k: Rows::new(k, batch, keys, key_heads, key_head, depth),
+            v: Rows::new(v, batch, keys, key_heads, key_head, depth),
         }
         .forward(&mut out[q_start..], lse, scratch);
+        scratch[0] = query_heads as f32;
     }
 }
 
-/// One query head, with the key and value head it looks at. The slices begin with the head's first row.
+/// One query head, with the key and value head it looks at.
 struct Head<'a, const FUSED: bool> {
     problem: &'a Problem,
-    q: &'a [f32],
-    k: &'a [f32],
-    v: &'a [f32],
+    q: Rows<'a>,
+    k: Rows<'a>,
+    v: Rows<'a>,
 }
 
 /// The scratch memory of a head.
@@ -153,28 +258,6 @@ impl<'a> Scratch<'a> {
 }
 
 impl<const FUSED: bool> Head<'_, FUSED> {
-    fn q_stride(&self) -> usize {
-        self.problem.query_heads * self.problem.depth
-    }
-
-    fn kv_stride(&self) -> usize {
-        self.problem.key_heads * self.problem.depth
-    }
-
-    /// How many keys a query sees, from the first one on.
-    fn visible(&self, query: usize) -> usize {
-        let Problem {
-            queries,
-            keys,
-            causal,
-            ..
-        } = *self.problem;
-        match causal {
-            true => (query + 1 + keys).saturating_sub(queries).min(keys),
-            false => keys,
-        }
-    }
-
     #[inline(always)]
     fn forward(&self, out: &mut [f32], lse: &mut [f32], memory: &mut [f32]) {
         let Problem {
@@ -189,12 +272,12 @@ impl<const FUSED: bool> Head<'_, FUSED> {
             scratch.largest.fill(f32::NEG_INFINITY);
             scratch.sums.fill(0.0);
             for row in 0..rows {
-                out[(first_query + row) * self.q_stride()..][..depth].fill(0.0);
+                out[(first_query + row) * self.q.stride..][..depth].fill(0.0);
             }
             // No query of the block sees more than its last one.
-            for first_key in (0..self.visible(first_query + rows - 1)).step_by(BLOCK_K) {
+            for first_key in (0..self.problem.visible(first_query + rows - 1)).step_by(BLOCK_K) {
                 let columns = BLOCK_K.min(keys - first_key);
-                self.pack_keys(first_key, columns, scratch.keys);
+                self.k.pack(first_key, columns, scratch.keys);
                 let whole = rows - rows % ROWS;
                 for row in (0..whole).step_by(ROWS) {
                     self.step::<ROWS>(first_query, row, first_key, columns, &mut scratch, out);
@@ -206,25 +289,9 @@ impl<const FUSED: bool> Head<'_, FUSED> {
             for row in 0..rows {
                 let (largest, sum) = (scratch.largest[row], scratch.sums[row]);
                 let reciprocal = if sum == 0.0 { 0.0 } else { sum.recip() };
-                let out = &mut out[(first_query + row) * self.q_stride()..][..depth];
+                let out = &mut out[(first_query + row) * self.q.stride..][..depth];
                 out.iter_mut().for_each(|value| *value *= reciprocal);
                 lse[first_query + row] = largest + sum.ln();
-            }
-        }
-    }
-
-    #[inline(always)]
-    fn pack_keys(&self, first_key: usize, columns: usize, packed: &mut [f32]) {
-        let depth = self.problem.depth;
-        // The scores of the columns that are not there are masked later, but must not be of old memory's NaNs:
-        // arithmetic with those is slow on some processors.
-        if columns < BLOCK_K {
-            packed.fill(0.0);
-        }
-        for column in 0..columns {
-            let key = &self.k[(first_key + column) * self.kv_stride()..][..depth];
-            for (to, from) in packed[column..].iter_mut().step_by(BLOCK_K).zip(key) {
-                *to = *from;
             }
         }
     }
@@ -242,7 +309,8 @@ impl<const FUSED: bool> Head<'_, FUSED> {
     ) {
         let query = first_query + first_row;
         let seen = |row: usize| {
-            self.visible(query + row)
+            self.problem
+                .visible(query + row)
                 .saturating_sub(first_key)
                 .min(columns)
         };
@@ -252,7 +320,9 @@ impl<const FUSED: bool> Head<'_, FUSED> {
             return;
         }
         let scores = &mut scratch.scores[first_row * BLOCK_K..][..R * BLOCK_K];
-        self.scores::<R>(query, scratch.keys, scores);
+        let scale = self.problem.softmax_scale;
+        self.q
+            .products::<R, FUSED>(query, scratch.keys, scale, scores);
         let mut corrections = [0.0; R];
         for (row, scores) in scores.chunks_exact_mut(BLOCK_K).enumerate() {
             scores[seen(row)..].fill(f32::NEG_INFINITY);
@@ -271,34 +341,6 @@ impl<const FUSED: bool> Head<'_, FUSED> {
         }
     }
 
-    /// scores = softmax_scale * q kᵀ, for R queries.
-    #[inline(always)]
-    fn scores<const R: usize>(&self, first: usize, keys: &[f32], scores: &mut [f32]) {
-        let Problem {
-            depth,
-            softmax_scale,
-            ..
-        } = *self.problem;
-        let q: [&[f32]; R] =
-            std::array::from_fn(|row| &self.q[(first + row) * self.q_stride()..][..depth]);
-        for start in (0..BLOCK_K).step_by(LANES) {
-            let mut sums = [[0.0; LANES]; R];
-            for (index, keys) in keys.chunks_exact(BLOCK_K).enumerate() {
-                let keys = lanes::<LANES>(keys, start);
-                for (sums, q) in sums.iter_mut().zip(&q) {
-                    for (sum, key) in sums.iter_mut().zip(&keys) {
-                        *sum = multiply_add::<FUSED>(q[index], *key, *sum);
-                    }
-                }
-            }
-            for (scores, sums) in scores.chunks_exact_mut(BLOCK_K).zip(&sums) {
-                for (score, sum) in scores[start..].iter_mut().zip(sums) {
-                    *score = softmax_scale * sum;
-                }
-            }
-        }
-    }
-
     /// out = correction * out + scores * v, for R queries and L elements of the head from `start` on.
     #[inline(always)]
     #[allow(clippy::too_many_arguments)]
@@ -312,14 +354,14 @@ impl<const FUSED: bool> Head<'_, FUSED> {
         corrections: &[f32; R],
         out: &mut [f32],
     ) {
-        let place = |row: usize| (query + row) * self.q_stride() + start;
+        let place = |row: usize| (query + row) * self.q.stride + start;
         let mut sums: [[f32; L]; R] = std::array::from_fn(|row| lanes(out, place(row)));
         for (sums, correction) in sums.iter_mut().zip(corrections) {
             sums.iter_mut().for_each(|sum| *sum *= correction);
         }
         let scores: [&[f32]; R] = std::array::from_fn(|row| &scores[row * BLOCK_K..][..columns]);
         for column in 0..columns {
-            let values = lanes::<L>(self.v, (first_key + column) * self.kv_stride() + start);
+            let values = self.v.lanes::<L>(first_key + column, start);
             for (sums, scores) in sums.iter_mut().zip(&scores) {
                 for (sum, value) in sums.iter_mut().zip(&values) {
                     *sum = multiply_add::<FUSED>(scores[column], *value, *sum);
@@ -334,13 +376,13 @@ impl<const FUSED: bool> Head<'_, FUSED> {
 
 /// L neighbouring elements, by value so that they are in registers.
 #[inline(always)]
-fn lanes<const L: usize>(values: &[f32], start: usize) -> [f32; L] {
+pub fn lanes<const L: usize>(values: &[f32], start: usize) -> [f32; L] {
     let values = &values[start..][..L];
     std::array::from_fn(|lane| values[lane])
 }
 
 #[inline(always)]
-fn multiply_add<const FUSED: bool>(a: f32, b: f32, c: f32) -> f32 {
+pub fn multiply_add<const FUSED: bool>(a: f32, b: f32, c: f32) -> f32 {
     // Without an instruction for it, the fused form is a slow call.
     if FUSED {
         a.mul_add(b, c)
@@ -388,8 +430,6 @@ fn softmax<const FUSED: bool>(scores: &mut [f32], largest: &mut f32, sum: &mut f
 fn exp<const FUSED: bool>(x: f32) -> f32 {
     /// The exponents below lose precision, and then there are none.
     const LEAST: f32 = -87.33;
-    /// Added to a small number, it leaves the nearest integer in the low bits of the sum.
-    const ROUND: f32 = 12_582_912.0;
     /// ln 2 in two parts, of which the first has few enough bits for the product with an exponent to be exact.
     const LN_2_HIGH: f32 = 0.693_359_4;
     const LN_2_LOW: f32 = -2.121_944_4e-4;
@@ -398,7 +438,35 @@ fn exp<const FUSED: bool>(x: f32) -> f32 {
     let exponent = rounded - ROUND;
     let rest = multiply_add::<FUSED>(exponent, -LN_2_HIGH, x);
     let rest = multiply_add::<FUSED>(exponent, -LN_2_LOW, rest);
-    // The rest is at most ln 2 / 2 from zero, where the series is exact to f32 after the seventh power.
+    // Comparing this way round lets NaN through.
+    if x < LEAST {
+        0.0
+    } else {
+        series::<FUSED>(rest) * power_of_two(rounded)
+    }
+}
+
+/// The same with base 2, and with infinity for what is too large for an f32.
+#[inline(always)]
+pub fn exp2<const FUSED: bool>(x: f32) -> f32 {
+    let rounded = x + ROUND;
+    let rest = x - (rounded - ROUND);
+    let value = series::<FUSED>(rest * std::f32::consts::LN_2) * power_of_two(rounded);
+    if x < -126.0 {
+        0.0
+    } else if x > 127.0 {
+        f32::INFINITY
+    } else {
+        value
+    }
+}
+
+/// Added to a small number, it leaves the nearest integer in the low bits of the sum.
+const ROUND: f32 = 12_582_912.0;
+
+/// The exponential of a number at most ln 2 / 2 from zero, where the series is exact to f32 after the seventh power.
+#[inline(always)]
+fn series<const FUSED: bool>(x: f32) -> f32 {
     let mut series = 1.0 / 5040.0;
     for coefficient in [
         1.0 / 720.0,
@@ -409,27 +477,28 @@ fn exp<const FUSED: bool>(x: f32) -> f32 {
         1.0,
         1.0,
     ] {
-        series = multiply_add::<FUSED>(series, rest, coefficient);
+        series = multiply_add::<FUSED>(series, x, coefficient);
     }
+    series
+}
+
+/// 2 to the power of the integer that was rounded by adding [`ROUND`].
+#[inline(always)]
+fn power_of_two(rounded: f32) -> f32 {
     let exponent_bits = rounded
         .to_bits()
         .wrapping_sub(ROUND.to_bits())
         .wrapping_add(127)
         << 23;
-    // Comparing this way round lets NaN through.
-    if x < LEAST {
-        0.0
-    } else {
-        series * f32::from_bits(exponent_bits)
-    }
+    f32::from_bits(exponent_bits)
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
 
     /// Numbers in -1..1 that look random.
-    fn numbers(count: usize, seed: u64) -> Vec<f32> {
+    pub fn numbers(count: usize, seed: u64) -> Vec<f32> {
         let mut state = seed;
         let mut next = || {
             state = state
@@ -441,7 +510,7 @@ mod tests {
     }
 
     /// Softmax attention as its definition has it, in f64.
-    fn naive(problem: &Problem, q: &[f32], k: &[f32], v: &[f32]) -> (Vec<f64>, Vec<f64>) {
+    pub fn naive(problem: &Problem, q: &[f32], k: &[f32], v: &[f32]) -> (Vec<f64>, Vec<f64>) {
         let Problem {
             batch,
             queries,
@@ -509,7 +578,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn assert_close(found: &[f32], expected: &[f64], tolerance: f64) {
+    pub fn assert_close(found: &[f32], expected: &[f64], tolerance: f64) {
         assert_eq!(found.len(), expected.len());
         for (index, (found, expected)) in found.iter().zip(expected).enumerate() {
             let found = *found as f64;
@@ -542,7 +611,7 @@ mod tests {
         }
     }
 
-    const PROBLEM: Problem = Problem {
+    pub const PROBLEM: Problem = Problem {
         batch: 2,
         queries: 64,
         keys: 128,
@@ -640,6 +709,32 @@ mod tests {
         let (out, lse) = run(forward, &problem, &[1.0; 3], &[0.0; 2], &[1.0, 3.0]);
         assert_eq!(out, [0.0, 1.0, 2.0]);
         assert_eq!(lse, [f32::NEG_INFINITY, 0.0, 2f32.ln()]);
+    }
+
+    #[test]
+    fn each_head_leaves_a_note_of_how_many_the_call_saw() {
+        let problem = Problem {
+            batch: 2,
+            queries: 3,
+            keys: 5,
+            query_heads: 6,
+            depth: 1,
+            ..PROBLEM
+        };
+        let length = workspace(1).unwrap();
+        let mut scratch = vec![f32::NAN; 12 * length];
+        let (mut out, mut lse) = ([0.0; 36], [0.0; 36]);
+        forward(
+            &problem,
+            &[1.0; 36],
+            &[1.0; 20],
+            &[1.0; 20],
+            &mut out,
+            &mut lse,
+            &mut scratch,
+        );
+        let notes: Vec<f32> = scratch.iter().copied().step_by(length).collect();
+        assert_eq!(notes, [6.0; 12]);
     }
 
     #[test]
@@ -745,6 +840,24 @@ mod tests {
                 );
             }
         }
+        for index in 0..=127_000 {
+            for x in [
+                index as f32 / 1_000.0,
+                -(index.min(126_000) as f32) / 1_000.0,
+            ] {
+                let expected = (x as f64).exp2();
+                for found in [exp2::<true>(x), exp2::<false>(x)] {
+                    assert!(
+                        (found as f64 - expected).abs() <= 2.4e-7 * expected,
+                        "exp2({x}) is {expected}, not {found}"
+                    );
+                }
+            }
+        }
+        assert_eq!(exp2::<true>(0.0), 1.0);
+        assert_eq!(exp2::<false>(f32::NEG_INFINITY), 0.0);
+        assert_eq!(exp2::<false>(f32::INFINITY), f32::INFINITY);
+        assert!(exp2::<false>(f32::NAN).is_nan());
         assert_eq!(exp::<true>(0.0), 1.0);
         assert_eq!(exp::<false>(f32::NEG_INFINITY), 0.0);
         assert!(exp::<false>(f32::NAN).is_nan());
