@@ -196,50 +196,58 @@ defmodule EXLA.CustomCall.Value do
 
   # The call on one device's parts, inside the operation that hands out and collects them.
   defp partitioned_call(plan, operands, spec, results, opts) do
-    {in_shardings, local_operands} = Enum.unzip(plan.operands)
     {out_shardings, local_results} = Enum.unzip(plan.results)
+    local_operands = Enum.map(plan.operands, &elem(&1, 1))
     reductions = reductions!(opts[:reduce], length(results))
     spec = local_spec(opts[:local], spec, local_operands, local_results)
 
-    call = fn arguments ->
-      arguments
-      |> custom_call(spec, local_results)
-      |> Enum.zip_with(reductions, &all_reduce(&1, &2, plan))
-    end
+    values =
+      if Mesh.size(plan.mesh) == 1 do
+        # A program for one device is not partitioned, and XLA leaves such operations in it.
+        custom_call(operands, spec, results)
+      else
+        manual_computation(plan, operands, results, fn arguments ->
+          values = custom_call(arguments, spec, local_results)
+
+          # One value that stands for the call, or those of its results.
+          if results == [],
+            do: values,
+            else: Enum.zip_with(values, reductions, &all_reduce(&1, &2, plan))
+        end)
+      end
+
+    if results == [],
+      do: values,
+      else: Enum.zip_with(values, out_shardings, &%{&1 | sharding: &2})
+  end
+
+  defp manual_computation(plan, operands, results, body) do
+    {in_shardings, local_operands} = Enum.unzip(plan.operands)
+    out_shardings = Enum.map(plan.results, &elem(&1, 0))
 
     region =
-      if results == [] do
-        region(local_operands, fn _ -> [] end,
-          terminator: "sdy.return",
-          effects: &custom_call(&1, spec, [])
-        )
-      else
-        region(local_operands, call, terminator: "sdy.return")
-      end
+      if results == [],
+        do: region(local_operands, fn _ -> [] end, terminator: "sdy.return", effects: body),
+        else: region(local_operands, body, terminator: "sdy.return")
 
     # All axes, those that split nothing too: along them each device does the same. Left to the SPMD
     # partitioner, a call with an effect would be refused.
     axes = Enum.map_join(plan.mesh.axes, ", ", fn {axis, _size} -> Mesh.quoted(axis) end)
 
-    values =
-      many(%Operation{
-        id: make_ref(),
-        kind:
-          {:generic, "sdy.manual_computation",
-           [
-             {"in_shardings", Sharding.per_value(in_shardings)},
-             {"out_shardings", Sharding.per_value(out_shardings)},
-             {"manual_axes", "#sdy<manual_axes{#{axes}}>"}
-           ]},
-        operands: operands,
-        results: results,
-        regions: [region],
-        meshes: [plan.mesh]
-      })
-
-    if results == [],
-      do: values,
-      else: Enum.zip_with(values, out_shardings, &%{&1 | sharding: &2})
+    many(%Operation{
+      id: make_ref(),
+      kind:
+        {:generic, "sdy.manual_computation",
+         [
+           {"in_shardings", Sharding.per_value(in_shardings)},
+           {"out_shardings", Sharding.per_value(out_shardings)},
+           {"manual_axes", "#sdy<manual_axes{#{axes}}>"}
+         ]},
+      operands: operands,
+      results: results,
+      regions: [region],
+      meshes: [plan.mesh]
+    })
   end
 
   # On one device there is nothing left to split.

@@ -413,6 +413,30 @@ defmodule EXLA.CustomCall.PartitionTest do
       assert seen() == List.duplicate({4, 8}, 4)
     end
 
+    test "a call without results is made on each device", %{client: client} do
+      :ok =
+        Library.register(client, "look", fn %{operands: [{_, %{shape: shape}}]} ->
+          send(:partition_test, {:saw, shape})
+          []
+        end)
+
+      spec = %Spec{call_target_name: "look", mlir_attributes: [{"has_side_effect", "true"}]}
+      rule = ShardingRule.new([[:rows, :columns]], [], rows: 4, columns: 8)
+      x = Value.parameter(@type_, sharding: Sharding.new(@mesh, ["data", "model"]))
+      effects = Value.custom_call([x], spec, [], partition: :auto, sharding_rule: rule)
+      executable = Client.compile!(client, Module.build!([x], [], effects: effects))
+      assert Executable.run!(executable, [@input]) == []
+      assert seen() == List.duplicate({2, 4}, 4)
+    end
+
+    test "a mesh of one device needs no partitioner", %{client: client} do
+      sharding = Sharding.new(Mesh.new(x: 1), ["x", nil])
+      executable = compile(client, sharding, partition: :auto)
+      assert Executable.run!(executable, [@input], results: :binary) == [@sums]
+      assert seen() == [{4, 8}]
+      assert Executable.shardings!(executable) |> Map.keys() == [:parameters, :results]
+    end
+
     test "an executable that was written and read again splits as before", %{client: client} do
       executable = compile(client, Sharding.new(@mesh, ["data", nil]), partition: :auto)
       {:ok, again} = Executable.deserialize(client, Executable.serialize!(executable))
