@@ -431,7 +431,14 @@ defmodule EXLA.CustomCall.RulesTest do
 
   describe "targets" do
     test "names that XLA's compiler takes for its own are refused" do
-      for target <- ["TopK", "Qr", "Cholesky", "PartialReduce", "xla.sdy.FuncResultSharding", "mhlo.erf"] do
+      for target <- [
+            "TopK",
+            "Qr",
+            "Cholesky",
+            "PartialReduce",
+            "xla.sdy.FuncResultSharding",
+            "mhlo.erf"
+          ] do
         assert verdict([@f32x2], [@f32x2], call_target_name: target) ==
                  ~s(call_target_name: "#{target}": XLA's compiler takes this custom call apart itself, and may end the process over it; choose another name for your handler)
       end
