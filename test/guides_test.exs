@@ -36,7 +36,9 @@ defmodule EXLA.CustomCall.GuidesTest do
 
     names =
       for [list] <-
-            Regex.scan(~r/: \[&str; \d+\] = \[(.*?)\];/s, source, capture: :all_but_first),
+            Regex.scan(~r/XLAS_OWN\w*: \[&str; \d+\] = \[(.*?)\];/s, source,
+              capture: :all_but_first
+            ),
           [name] <- Regex.scan(~r/"(.*?)"/, list, capture: :all_but_first),
           do: name
 
