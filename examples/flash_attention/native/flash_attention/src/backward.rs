@@ -304,7 +304,7 @@ impl<const FUSED: bool> Group<'_, FUSED> {
         let Scores { weights, gradients } = scores;
         // dS k: for each query a sum over the keys.
         add_products::<FUSED>(
-            |query, key| gradients[query * BLOCK_K + key],
+            Weights::by_query(gradients),
             keys.k,
             keys.first..keys.first + keys.count,
             &mut dq[..rows * depth],
@@ -312,13 +312,13 @@ impl<const FUSED: bool> Group<'_, FUSED> {
         // dSᵀ q and Pᵀ dout: for each key a sum over the queries.
         let queries = first_query..first_query + rows;
         add_products::<FUSED>(
-            |key, query| gradients[query * BLOCK_K + key],
+            Weights::by_key(gradients),
             head.q,
             queries.clone(),
             &mut keys.dk[..keys.count * depth],
         );
         add_products::<FUSED>(
-            |key, query| weights[query * BLOCK_K + key],
+            Weights::by_key(weights),
             head.dout,
             queries,
             &mut keys.dv[..keys.count * depth],
@@ -385,48 +385,89 @@ impl<const FUSED: bool> Group<'_, FUSED> {
     }
 }
 
+/// A block of P or dS, as it is or transposed. (Closures would not always be inlined.)
+#[derive(Clone, Copy)]
+struct Weights<'a> {
+    values: &'a [f32],
+    row_stride: usize,
+    column_stride: usize,
+}
+
+impl<'a> Weights<'a> {
+    #[inline(always)]
+    fn by_query(values: &'a [f32]) -> Self {
+        Self {
+            values,
+            row_stride: BLOCK_K,
+            column_stride: 1,
+        }
+    }
+
+    #[inline(always)]
+    fn by_key(values: &'a [f32]) -> Self {
+        Self {
+            values,
+            row_stride: 1,
+            column_stride: BLOCK_K,
+        }
+    }
+
+    /// Without the first rows.
+    #[inline(always)]
+    fn from(self, row: usize) -> Self {
+        Self {
+            values: &self.values[row * self.row_stride..],
+            ..self
+        }
+    }
+
+    #[inline(always)]
+    fn get(&self, row: usize, column: usize) -> f32 {
+        self.values[row * self.row_stride + column * self.column_stride]
+    }
+}
+
 /// Adds to each row of `sums` the rows of a range, multiplied with the weights of the two.
 #[inline(always)]
 fn add_products<const FUSED: bool>(
-    weight: impl Fn(usize, usize) -> f32 + Copy,
+    weights: Weights<'_>,
     rows: Rows<'_>,
     range: Range<usize>,
     sums: &mut [f32],
 ) {
     let depth = rows.depth();
-    let whole = sums.len() - sums.len() % (ROWS * depth);
-    let (several, rest) = sums.split_at_mut(whole);
-    let first_of_rest = whole / depth;
+    let count = sums.len() / depth;
+    let (several, rest) = sums.split_at_mut((count - count % ROWS) * depth);
     for (index, sums) in several.chunks_exact_mut(ROWS * depth).enumerate() {
-        let weight = |row, other| weight(index * ROWS + row, other);
-        add_to_rows::<ROWS, FUSED>(weight, rows, range.clone(), sums);
+        let weights = weights.from(index * ROWS);
+        add_to_rows::<ROWS, FUSED>(weights, rows, range.clone(), sums);
     }
     for (index, sums) in rest.chunks_exact_mut(depth).enumerate() {
-        let weight = |row, other| weight(first_of_rest + index + row, other);
-        add_to_rows::<1, FUSED>(weight, rows, range.clone(), sums);
+        let weights = weights.from(count - count % ROWS + index);
+        add_to_rows::<1, FUSED>(weights, rows, range.clone(), sums);
     }
 }
 
 #[inline(always)]
 fn add_to_rows<const R: usize, const FUSED: bool>(
-    weight: impl Fn(usize, usize) -> f32 + Copy,
+    weights: Weights<'_>,
     rows: Rows<'_>,
     range: Range<usize>,
     sums: &mut [f32],
 ) {
     let whole = rows.depth() - rows.depth() % LANES;
     for start in (0..whole).step_by(LANES) {
-        add_to_lanes::<R, LANES, FUSED>(weight, rows, range.clone(), start, sums);
+        add_to_lanes::<R, LANES, FUSED>(weights, rows, range.clone(), start, sums);
     }
     for start in whole..rows.depth() {
-        add_to_lanes::<R, 1, FUSED>(weight, rows, range.clone(), start, sums);
+        add_to_lanes::<R, 1, FUSED>(weights, rows, range.clone(), start, sums);
     }
 }
 
 /// For R rows and L elements of each from `start` on, which stay in registers.
 #[inline(always)]
 fn add_to_lanes<const R: usize, const L: usize, const FUSED: bool>(
-    weight: impl Fn(usize, usize) -> f32,
+    weights: Weights<'_>,
     rows: Rows<'_>,
     range: Range<usize>,
     start: usize,
@@ -437,7 +478,7 @@ fn add_to_lanes<const R: usize, const L: usize, const FUSED: bool>(
     for (index, other) in range.enumerate() {
         let values = rows.lanes::<L>(other, start);
         for (row, sums) in sums.iter_mut().enumerate() {
-            let weight = weight(row, index);
+            let weight = weights.get(row, index);
             for (sum, value) in sums.iter_mut().zip(&values) {
                 *sum = multiply_add::<FUSED>(weight, *value, *sum);
             }
