@@ -82,7 +82,7 @@ defmodule EXLA.CustomCall.Cache do
   end
 
   defp check!(valid?, name, expected, opts) do
-    unless valid?, do: name |> Options.wrong(expected, opts[name]) |> Error.unwrap!()
+    Error.unwrap!(if valid?, do: :ok, else: Options.wrong(name, expected, opts[name]))
   end
 
   @doc """
