@@ -19,7 +19,7 @@ export TABLEGEN_190_PREFIX := $(EXLA_CUSTOM_CALL_LLVM_PREFIX)
 export LIBCLANG_PATH ?= $(EXLA_CUSTOM_CALL_LLVM_PREFIX)/lib
 endif
 
-.PHONY: help setup build plugin test test-plugins demo soak soak-short memory memory-short fuzz fuzz-short differential differential-short sanitize sanitize-short bench-checking lint ci clean
+.PHONY: help setup build plugin test test-plugins demo soak soak-short memory memory-short fuzz fuzz-short differential differential-short sanitize sanitize-short bench-checking bench-sharding lint ci clean
 
 help: ## Prints this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -91,6 +91,9 @@ sanitize-short: build ## The same for the crates that need no plugin, in about h
 
 bench-checking: setup ## Builds a module with the rules and without, and prints what they cost
 	@cargo bench --locked --package stablehlo_custom_call --bench checking
+
+bench-sharding: build plugin ## Runs attention on one device and split over two, and prints the ratio of their times
+	@cd examples/flash_attention && mix run bench/scaling.exs
 
 lint: build ## Checks formats, warnings and types, in Rust and Elixir
 	@scripts/lint.sh

@@ -1,7 +1,8 @@
 # Attention in XLA, by the kernel of this project: `mix run demo.exs`. See README.md.
 
-alias EXLA.CustomCall.{Attribute, Client, Executable, Lowering, Module, Spec, Typespec, Value}
-alias FlashAttention.{Backward, Floats, Forward, Reference}
+alias EXLA.CustomCall.{Attribute, Client, Executable, Lowering, Mesh, Module, Spec, Typespec}
+alias EXLA.CustomCall.Value
+alias FlashAttention.{Backward, Floats, Forward, Reference, TensorParallel}
 
 tolerance = 1.0e-5
 runs = 50
@@ -120,6 +121,52 @@ end
 IO.puts(
   "\nThe largest error is #{scientific.(largest)}; at most #{scientific.(tolerance)} may be."
 )
+
+heading.("Split over devices by the heads")
+IO.puts("attention with a projection to 32 numbers a query, and the gradients; key heads: 4\n")
+
+several = Client.new!(plugin: :cpu, options: [cpu_device_count: 4])
+FlashAttention.load!(several)
+
+{split_q, split_kv, width} =
+  {Typespec.tensor({:f, 32}, {2, 64, 8, 32}), Typespec.tensor({:f, 32}, {2, 64, 4, 32}), 32}
+
+[q, k, v, dout] =
+  for template <- [split_q, split_kv, split_kv, split_q] do
+    Floats.encode(for _ <- 1..Tuple.product(template.shape), do: :rand.normal())
+  end
+
+weights = Floats.encode(for _ <- 1..(8 * 32 * width), do: :rand.normal(0.0, 1 / 256))
+
+run = fn module, inputs ->
+  executable = Client.compile!(several, module)
+  {Executable.run!(executable, inputs, results: :binary), Executable.hlo_text!(executable)}
+end
+
+both = fn opts ->
+  forward = TensorParallel.forward(%Forward{}, several, split_q, split_kv, width, opts)
+  {[projected, out, lse, _], forward_hlo} = run.(forward, [q, k, v, weights])
+  backward = TensorParallel.backward(%Backward{}, several, split_q, split_kv, opts)
+  {gradients, backward_hlo} = run.(backward, [dout, q, k, v, out, lse])
+  <<heads::32-signed-native, _::binary>> = Enum.at(gradients, 6)
+  results = for bytes <- [projected, out | Enum.take(gradients, 3)], do: Floats.decode(bytes)
+  {results, heads, forward_hlo <> backward_hlo}
+end
+
+{expected, _heads, _hlo} = both.([])
+row.("devices", ["largest error", "heads on each", "all-reduce", "all-gather"])
+
+for n <- [2, 4] do
+  {found, heads, hlo} = both.(mesh: Mesh.new(model: n))
+  error = found |> Enum.zip_with(expected, &Floats.largest_error/2) |> Enum.max()
+  count = fn name -> length(Regex.scan(~r/ #{name}(-start)?\(/, hlo)) end
+  {reduced, gathered} = {count.("all-reduce"), count.("all-gather")}
+  row.("#{n}", [scientific.(error), "#{heads}", "#{reduced}", "#{gathered}"])
+
+  if error > tolerance or {heads, reduced, gathered} != {div(8, n), 1, 0} do
+    fail.("on #{n} devices it should be what it is on one, with one all-reduce")
+  end
+end
 
 heading.("The layout at work")
 IO.puts("[[0, 1, 2], [3, 4, 5]] in memory, as a handler sees it:\n")
