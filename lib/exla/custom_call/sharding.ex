@@ -273,7 +273,7 @@ defmodule EXLA.CustomCall.Sharding do
 
       iex> alias EXLA.CustomCall.{Mesh, Sharding}
       iex> sharding = Sharding.new(Mesh.new(data: 2, model: 2), [nil, "model"])
-      iex> sharding |> Sharding.to_table({4, 8}) |> String.split("\n") |> Enum.take(-5)
+      iex> sharding |> Sharding.to_table({4, 8}) |> String.split("\\n") |> Enum.take(-5)
       ["       0..3   4..7", "     ┌──────┬──────┐", "0..3 │ 0,2  │ 1,3  │", "     └──────┴──────┘", ""]
   """
   @spec to_table(t(), tuple() | EXLA.CustomCall.template()) :: String.t()

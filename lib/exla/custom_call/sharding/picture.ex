@@ -34,7 +34,7 @@ defmodule EXLA.CustomCall.Sharding.Picture do
   defp tensor!(shape) when is_tuple(shape) do
     # The type is of no account: this checks the shape.
     Typespec.tensor(:u8, shape)
-    {nil, shape, nil}
+    {nil, shape, names(nil, tuple_size(shape))}
   end
 
   defp tensor!(template) do
@@ -49,8 +49,15 @@ defmodule EXLA.CustomCall.Sharding.Picture do
     end
   end
 
-  defp names(%{names: names}, rank) when is_list(names) and length(names) == rank, do: names
-  defp names(_template, _rank), do: nil
+  # A template that has names, as an `Nx.Tensor`: `nil` for a dimension without.
+  defp names(%{names: names}, rank) when is_list(names) and length(names) == rank do
+    Enum.map(names, &if(is_atom(&1) and &1 != nil, do: name(&1)))
+  end
+
+  defp names(_template, rank), do: List.duplicate(nil, rank)
+
+  defp name(atom),
+    do: atom |> Atom.to_string() |> String.replace(~r/[[:cntrl:]]/u, "?") |> cut(24)
 
   # The first two that are split; where fewer are, the last ones as well.
   defp drawn(counts) do
@@ -243,13 +250,11 @@ defmodule EXLA.CustomCall.Sharding.Picture do
   @doc false
   # `dimension 2 (heads)`
   def dimension(%{names: names}, index) do
-    case names && Enum.at(names, index) do
+    case Enum.at(names, index) do
       nil -> "dimension #{index}"
-      name -> "dimension #{index} (#{cut(plain(name), 24)})"
+      name -> "dimension #{index} (#{name})"
     end
   end
-
-  defp plain(name), do: name |> Atom.to_string() |> String.replace(~r/[[:cntrl:]]/u, "?")
 
   @doc false
   # The axes that split a dimension, as its sharding's text has them.

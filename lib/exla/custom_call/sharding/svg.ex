@@ -17,6 +17,7 @@ defmodule EXLA.CustomCall.Sharding.Svg do
   @char 7.3
   @margin 20
   @text_line 18
+  @label 76
 
   # Up to ten devices: hues that stay apart for colour-blind readers, in lightness as well.
   @palette ~w(#88CCEE #CC6677 #DDCC77 #117733 #AA4499 #44AA99 #999933 #882255 #6677CC #BBBBBB)
@@ -106,36 +107,35 @@ defmodule EXLA.CustomCall.Sharding.Svg do
   end
 
   defp description(picture, layout) do
-    facts =
-      for {label, text} <- Picture.facts(picture), do: "#{label} #{Picture.cut(text, @line)}; "
+    facts = for {label, text} <- Picture.facts(picture), do: "#{label} #{text}"
 
-    dimensions =
-      for dimension <- picture.drawn,
-          do:
-            "#{Picture.dimension(picture, dimension)} is #{Picture.split(picture, dimension)} into " <>
-              "#{Picture.count(picture, dimension)}; "
+    split =
+      for dimension <- picture.drawn, (count = Picture.count(picture, dimension)) > 1 do
+        "#{Picture.dimension(picture, dimension)} is #{Picture.split(picture, dimension)} into #{count}"
+      end
 
-    Enum.join(facts ++ dimensions) <>
-      if(layout, do: "in memory, fastest first: #{order_text(picture, layout)}", else: "")
+    order = if layout, do: ["in memory, fastest first: #{order_text(picture, layout)}"], else: []
+    Enum.map_join(facts ++ split ++ order, "; ", &(&1 |> String.trim() |> Picture.cut(@line)))
   end
 
   # Title and facts.
 
   defp heading(picture, title, y) do
-    lines =
-      for {label, text} <- Picture.facts(picture) do
-        Picture.cut(String.pad_trailing(label, 10) <> text, @line)
-      end ++ fixed(picture)
+    facts =
+      for {label, text} <- Picture.facts(picture) ++ fixed(picture) do
+        {label, Picture.cut(text, @line)}
+      end
 
     elements = [
       text(@margin, y + 12, title, class: "title"),
-      for {line, index} <- Enum.with_index(lines) do
-        text(@margin, y + 34 + index * @text_line, line, class: "dim")
+      for {{label, fact}, index} <- Enum.with_index(facts) do
+        at = y + 34 + index * @text_line
+        [text(@margin, at, label, class: "dim"), text(@margin + @label, at, fact, [])]
       end
     ]
 
-    width = Enum.max([text_width(title) * 1.25 | Enum.map(lines, &text_width/1)])
-    {elements, width, y + 34 + length(lines) * @text_line}
+    width = max(text_width(title) * 1.25, @label + widest(Enum.map(facts, &elem(&1, 1))))
+    {elements, width, y + 34 + length(facts) * @text_line}
   end
 
   defp fixed(picture) do
@@ -146,8 +146,8 @@ defmodule EXLA.CustomCall.Sharding.Svg do
           count -> "the first of #{count} parts, #{Picture.split(picture, dimension)}"
         end
 
-      String.duplicate(" ", 10) <>
-        "#{Picture.dimension(picture, dimension)} is at #{Picture.range(picture, dimension, 0)}, #{part}"
+      {"",
+       "#{Picture.dimension(picture, dimension)} at #{Picture.range(picture, dimension, 0)}, #{part}"}
     end
   end
 
@@ -170,8 +170,8 @@ defmodule EXLA.CustomCall.Sharding.Svg do
     labels = Enum.map(down, &range(picture, rows, &1))
     texts = ranges ++ Enum.map(cells, &(elem(&1, 3) || ""))
 
-    width = max(72, widest(texts) + 16)
-    height = if steps, do: 92, else: 48
+    width = max(if(steps, do: 104, else: 72), widest(texts) + 16)
+    height = if steps, do: if(flat?(steps), do: 60, else: 92), else: 48
 
     row_names = axis_lines(picture, rows)
     gutter = if rows, do: widest(row_names) + widest(labels) + 34, else: 0
@@ -289,6 +289,8 @@ defmodule EXLA.CustomCall.Sharding.Svg do
     end
   end
 
+  defp flat?(steps), do: Enum.all?(steps, fn {_x, y} -> y == 0.5 end)
+
   defp first?(layout, one, other),
     do: Enum.find_index(layout, &(&1 == one)) < Enum.find_index(layout, &(&1 == other))
 
@@ -298,8 +300,8 @@ defmodule EXLA.CustomCall.Sharding.Svg do
   # A dimension of one index lies in the middle, and is no line of its own.
   defp lines_of(1, slow), do: for(place <- 0..(slow - 1), do: {0.5, place(place, slow)})
 
-  defp lines_of(fast, slow) do
-    for place <- 0..(slow - 1), x <- [0, 1], do: {x + 0.0 * fast, place(place, slow)}
+  defp lines_of(_fast, slow) do
+    for place <- 0..(slow - 1), x <- [0, 1], do: {x, place(place, slow)}
   end
 
   defp place(_place, 1), do: 0.5
@@ -339,7 +341,7 @@ defmodule EXLA.CustomCall.Sharding.Svg do
     total = Mesh.size(picture.sharding.mesh)
 
     captions =
-      ["Memory, fastest first: " <> order_text(picture, layout)] ++
+      ["In memory, fastest first, with strides: " <> order_text(picture, layout)] ++
         if(count == 0, do: ["The parts are empty."], else: [])
 
     devices = if count == 0, do: [], else: Picture.devices(picture, @strips)
@@ -403,13 +405,12 @@ defmodule EXLA.CustomCall.Sharding.Svg do
         do: {"byte", Typespec.element_bytes(%Typespec{type: picture.type, shape: {}})},
         else: {"element", 1}
 
-    ends = {length(elements), List.last(elements) + 1}
+    starts = elements ++ [List.last(elements) + 1]
 
     [
       text(left - 10, y + 6, unit, anchor: "end", class: "dim"),
-      for {i, element} <- Enum.map(Enum.with_index(elements), fn {e, i} -> {i, e} end) ++ [ends],
-          element != :more do
-        text(left + i * width, y + 6, "#{element * bytes}", anchor: "middle", class: "dim")
+      for {start, index} <- Enum.with_index(starts), start != :more do
+        text(left + index * width, y + 6, "#{start * bytes}", anchor: "middle", class: "dim")
       end
     ]
   end
@@ -437,8 +438,8 @@ defmodule EXLA.CustomCall.Sharding.Svg do
   defp order_text(picture, layout) do
     {texts, _} =
       Enum.map_reduce(layout, 1, fn dimension, stride ->
-        {"#{Picture.dimension(picture, dimension)} (stride #{stride})",
-         stride * elem(picture.local, dimension)}
+        name = Enum.at(picture.names, dimension) || "dimension #{dimension}"
+        {"#{name} (#{stride})", stride * elem(picture.local, dimension)}
       end)
 
     texts |> Enum.join(", ") |> Picture.cut(@line)
@@ -475,12 +476,14 @@ defmodule EXLA.CustomCall.Sharding.Svg do
     end
   end
 
+  defp text(_x, _y, "", _opts), do: []
+
   defp text(x, y, content, opts) do
     class = if opts[:class], do: ~s( class="#{opts[:class]}"), else: ""
     anchor = if opts[:anchor], do: ~s( text-anchor="#{opts[:anchor]}"), else: ""
 
     [
-      ~s(<text x="#{n(x)}" y="#{n(y)}"#{class}#{anchor} xml:space="preserve">),
+      ~s(<text x="#{n(x)}" y="#{n(y)}"#{class}#{anchor}>),
       escape(content),
       "</text>\n"
     ]
