@@ -1,3 +1,3 @@
 [
-  inputs: ["{mix,.formatter}.exs", "{lib,mix,test,bench,fuzz}/**/*.{ex,exs}"]
+  inputs: ["{mix,.formatter}.exs", "{lib,mix,test,bench,fuzz,guides}/**/*.{ex,exs}"]
 ]

@@ -249,6 +249,73 @@ defmodule EXLA.CustomCall.Sharding do
     |> Enum.sort()
   end
 
+  @doc """
+  A picture of the sharding, for a terminal: which devices have which part of a tensor of this shape, or
+  of this template.
+
+      tensor    f32[4][8], 128 bytes
+      mesh      <["data"=2, "model"=4]>
+      sharding  <@mesh, [{"data"}, {"model"}]>
+      part      f32[2][2], 16 bytes
+      rows      dimension 0, split by "data"
+      columns   dimension 1, split by "model"
+
+             0..1   2..3   4..5   6..7
+           ┌──────┬──────┬──────┬──────┐
+      0..1 │  0   │  1   │  2   │  3   │
+           ├──────┼──────┼──────┼──────┤
+      2..3 │  4   │  5   │  6   │  7   │
+           └──────┴──────┴──────┴──────┘
+
+  Rows and columns are the first two dimensions that are split; each part of a further one has a grid of
+  its own. Large meshes are cut, with a note that says what is shown.
+
+  Raises `ArgumentError` for a shape that the sharding does not fit, as `local_shape/2` does.
+
+  ## Examples
+
+      iex> alias EXLA.CustomCall.{Mesh, Sharding}
+      iex> sharding = Sharding.new(Mesh.new(data: 2, model: 2), [nil, "model"])
+      iex> sharding |> Sharding.to_table({4, 8}) |> String.split("\\n") |> Enum.take(-5)
+      ["       0..3   4..7", "     ┌──────┬──────┐", "0..3 │ 0,2  │ 1,3  │", "     └──────┴──────┘", ""]
+  """
+  @spec to_table(t(), tuple() | EXLA.CustomCall.template()) :: String.t()
+  defdelegate to_table(sharding, shape_or_template),
+    to: EXLA.CustomCall.Sharding.Table,
+    as: :render
+
+  @doc """
+  A picture of the sharding as the text of an SVG file: the tensor as a grid, in the colours of the devices
+  that have its parts, and the order of each part's elements in memory.
+
+  A part that several devices have is striped in their colours. The picture has no scripts and no fonts of
+  its own, follows the reader's light or dark mode, and is cut for large meshes.
+
+  ## Options
+
+    * `:layout` - the dimensions of a part in memory, the one that varies fastest first, as
+      `EXLA.CustomCall.Attribute.layouts/1` takes them; default: row-major. A line through each cell runs
+      along the elements in this order, and strips below show the elements that each device has with where
+      they start. `nil` leaves both out;
+    * `:dimensions` - the two dimensions that are drawn, the rows first; default: those that are split, and
+      else the last two. The others are at their first part;
+    * `:title` - default: the type, the shape and the sharding.
+
+  Raises `ArgumentError` for a shape that the sharding does not fit, as `local_shape/2` does.
+
+  ## Examples
+
+      iex> alias EXLA.CustomCall.{Mesh, Sharding, Typespec}
+      iex> sharding = Sharding.new(Mesh.new(model: 2), [nil, "model"])
+      iex> svg = Sharding.to_svg(sharding, Typespec.tensor(:f32, {4, 8}), title: "Split by columns")
+      iex> svg =~ "<title>Split by columns</title>"
+      true
+  """
+  @spec to_svg(t(), tuple() | EXLA.CustomCall.template(), keyword()) :: String.t()
+  defdelegate to_svg(sharding, shape_or_template, opts \\ []),
+    to: EXLA.CustomCall.Sharding.Svg,
+    as: :render
+
   # Which part along one dimension a device has: its places along the axes are the digits of a number.
   defp tile(digits, at) do
     Enum.reduce(digits, 0, fn {index, divisor, size}, number ->
