@@ -46,7 +46,9 @@ impl fmt::Display for Kind {
             Self::AcceptsWhatEndsXla => "accepted, and ends XLA",
             Self::AcceptsWhatXlaRefuses => "accepted, and XLA refuses to read it",
             Self::RefusesWhatXlaAccepts => "refused, and XLA accepts it",
-            Self::AcceptsWhatXlaRefusesLater => "accepted, and XLA refuses it later, in words (known: see guides/checking.md)",
+            Self::AcceptsWhatXlaRefusesLater => {
+                "accepted, and XLA refuses it later, in words (known: see guides/checking.md)"
+            }
             Self::Unsteady => "accepted, and ended XLA once but not again",
         })
     }

@@ -380,8 +380,9 @@ struct Finished<'c> {
 ///
 /// From a call inside an operation of one region that MLIR does not know, such as `stablehlo.reduce`, it
 /// does not find the functions of the module: that operation could be a table of symbols of its own. A
-/// module with such calls is verified function by function, which leaves out the symbols; the calls were
-/// checked when they were made.
+/// module with such calls is verified function by function. That leaves out what MLIR asks of the module
+/// itself, all of which was checked when it was made: that its names are different, that its attributes
+/// are of dialects, and that calls fit their functions.
 fn verifies(module: &melior::ir::Module<'_>, has_nested_calls: bool) -> bool {
     if !has_nested_calls {
         return module.as_operation().verify();
@@ -509,6 +510,7 @@ impl<'c, 's> Builder<'c, 's> {
                 });
             }
         }
+        names::check_dialects("module_attributes", &graph.attributes)?;
         let mut attributes = self.parse("module_attributes", &graph.attributes)?;
         if let Some(name) = graph.name {
             names::check_function(name)?;
@@ -701,6 +703,7 @@ impl<'c, 's> Builder<'c, 's> {
             types.push(r#type.to_mlir(self.inner.context()));
         }
         self.size.bytes += operation.kind.byte_count();
+        let operands = values.get(&operation.operands, || format!("an operand of {name}"))?;
         let attributes = match &operation.kind {
             OperationKind::CustomCall(call) => {
                 self.custom_call(call, &values.types(&operation.operands), &operation.results)?
@@ -736,7 +739,6 @@ impl<'c, 's> Builder<'c, 's> {
             regions.push(self.region(region, values, depth + 1)?);
         }
         self.reducer = outer;
-        let operands = values.get(&operation.operands, || format!("an operand of {name}"))?;
         self.create(name, &operands, &types, &attributes, regions)
     }
 
@@ -811,17 +813,25 @@ impl<'c, 's> Builder<'c, 's> {
         let Some(callee) = self.functions.get(name.as_bytes()) else {
             return wrong("the module has no such function; give it with the graph".into());
         };
-        let list = |types: &mut dyn Iterator<Item = String>| types.collect::<Vec<_>>().join(", ");
-        let takes = list(&mut callee.parameters.iter().map(|p| p.r#type.to_string()));
-        let given = list(&mut operands.iter().map(ToString::to_string));
-        if takes != given {
-            return wrong(format!("it takes ({takes}), and the call gives ({given})"));
+        let list = |types: &[&Type]| {
+            let types: Vec<_> = types.iter().map(ToString::to_string).collect();
+            types.join(", ")
+        };
+        let takes: Vec<_> = callee.parameters.iter().map(|p| &p.r#type).collect();
+        if takes != operands {
+            return wrong(format!(
+                "it takes ({}), and the call gives ({})",
+                list(&takes),
+                list(operands)
+            ));
         }
-        let gives = list(&mut callee.results.iter().map(|r| r.r#type.to_string()));
-        let wanted = list(&mut results.iter().map(ToString::to_string));
+        let gives: Vec<_> = callee.results.iter().map(|r| &r.r#type).collect();
+        let wanted: Vec<_> = results.iter().collect();
         if gives != wanted {
             return wrong(format!(
-                "it gives ({gives}), and the call expects ({wanted})"
+                "it gives ({}), and the call expects ({})",
+                list(&gives),
+                list(&wanted)
             ));
         }
         Ok(())
@@ -1689,52 +1699,112 @@ mod tests {
         );
     }
 
+    /// `reduce` of values 0 and 1 to value 5, in whose region values 2 and 3 become 4 by a call of `sum`.
+    fn reduce(result: Type) -> Operation<'static> {
+        let scalar = || f32(&[]);
+        Operation {
+            kind: generic("stablehlo.reduce"),
+            operands: vec![0, 1],
+            first_result: 5,
+            results: vec![scalar()],
+            regions: vec![Block {
+                arguments: vec![(2, scalar()), (3, scalar())],
+                operations: vec![operation(
+                    OperationKind::Call(b"sum"),
+                    &[2, 3],
+                    4,
+                    &[result],
+                )],
+                outputs: vec![4],
+                terminator: None,
+            }],
+        }
+    }
+
+    fn sum() -> Function<'static> {
+        let scalar = || f32(&[]);
+        let add = operation(generic("stablehlo.add"), &[0, 1], 2, &[scalar()]);
+        let mut sum = main(&[scalar(), scalar()], &[scalar()], vec![add], &[2]);
+        sum.name = b"sum";
+        sum
+    }
+
     #[test]
     fn a_region_of_an_operation_that_mlir_does_not_know_calls_functions() {
-        let scalar = || f32(&[]);
-        let add = {
-            let mut add = main(
-                &[scalar(), scalar()],
-                &[scalar()],
-                vec![operation(generic("stablehlo.add"), &[0, 1], 2, &[scalar()])],
-                &[2],
-            );
-            add.name = b"sum";
-            add
-        };
-        let caller = |result: Type| {
-            main(
-                &[f32(&[4]), scalar()],
-                &[scalar()],
-                vec![Operation {
-                    kind: generic("stablehlo.reduce"),
-                    operands: vec![0, 1],
-                    first_result: 5,
-                    results: vec![scalar()],
-                    regions: vec![Block {
-                        arguments: vec![(2, scalar()), (3, scalar())],
-                        operations: vec![operation(
-                            OperationKind::Call(b"sum"),
-                            &[2, 3],
-                            4,
-                            &[result],
-                        )],
-                        outputs: vec![4],
-                        terminator: None,
-                    }],
-                }],
-                &[5],
-            )
-        };
-        let text = module(vec![caller(scalar()), add.clone()])
-            .unwrap()
-            .to_text();
+        let parameters = [f32(&[4]), f32(&[])];
+        let caller = main(&parameters, &[f32(&[])], vec![reduce(f32(&[]))], &[5]);
+        let text = module(vec![caller, sum()]).unwrap().to_text();
         assert!(text.contains("call @sum(%arg2, %arg3)"), "{text}");
+    }
+
+    #[test]
+    fn a_call_in_a_region_fits_its_function() {
+        let parameters = [f32(&[4]), f32(&[])];
+        let caller = main(&parameters, &[f32(&[])], vec![reduce(f32(&[2]))], &[5]);
         assert_eq!(
-            module(vec![caller(f32(&[2])), add])
+            module(vec![caller.clone(), sum()]).unwrap_err().to_string(),
+            "the call of @sum in @main: it gives (tensor<f32>), and the call expects (tensor<2xf32>)"
+        );
+        assert_eq!(
+            module(vec![caller]).unwrap_err().to_string(),
+            "the call of @sum in @main: the module has no such function; give it with the graph"
+        );
+        let mut unary = sum();
+        unary.parameters.pop();
+        unary.body.operations[0].operands = vec![0, 0];
+        let caller = main(&parameters, &[f32(&[])], vec![reduce(f32(&[]))], &[5]);
+        assert_eq!(
+            module(vec![caller, unary]).unwrap_err().to_string(),
+            "the call of @sum in @main: it takes (tensor<f32>), and the call gives (tensor<f32>, tensor<f32>)"
+        );
+    }
+
+    #[test]
+    fn regions_in_regions_call_functions_beside_custom_calls() {
+        let function = main(
+            &[f32(&[4]), f32(&[])],
+            &[f32(&[])],
+            vec![Operation {
+                kind: generic("sdy.manual_computation"),
+                operands: vec![],
+                first_result: 8,
+                results: vec![f32(&[])],
+                regions: vec![Block {
+                    operations: vec![
+                        reduce(f32(&[])),
+                        operation(call(b"k"), &[5], 6, &[f32(&[])]),
+                        operation(OperationKind::Call(b"sum"), &[5, 6], 7, &[f32(&[])]),
+                    ],
+                    terminator: Some(b"sdy.return"),
+                    outputs: vec![7],
+                    ..Block::default()
+                }],
+            }],
+            &[8],
+        );
+        let module = module(vec![function, sum()]).unwrap();
+        assert_eq!(module.to_text().matches("call @sum(").count(), 2);
+        assert_eq!(module.custom_calls()[0].call_target_name, b"k");
+        assert_eq!(module.duplicate().to_text(), module.to_text());
+    }
+
+    #[test]
+    fn an_attribute_of_a_module_has_a_dialect_whatever_its_regions_call() {
+        let parameters = [f32(&[4]), f32(&[])];
+        let caller = main(&parameters, &[f32(&[])], vec![reduce(f32(&[]))], &[5]);
+        let graph = Graph {
+            attributes: vec![NamedText {
+                name: b"note",
+                text: b"1",
+            }],
+            functions: vec![caller, sum()],
+            ..Graph::default()
+        };
+        assert_eq!(
+            Module::build(&Context::new(Limits::default()), &graph)
                 .unwrap_err()
                 .to_string(),
-            "the call of @sum in @main: it gives (tensor<f32>), and the call expects (tensor<2xf32>)"
+            "module_attributes: \"note\": the name has no dialect; a module takes names such as mhlo.num_partitions"
         );
     }
 
