@@ -130,6 +130,7 @@ impl Module {
             functions: graph.functions.iter().map(|f| (f.name, f)).collect(),
             has_nested_calls: false,
             errors: Vec::new(),
+            more_errors: 0,
             has_hlo_sharding: false,
             needs_newer: false,
             warnings: findings.warnings,
@@ -425,6 +426,8 @@ struct Builder<'c, 's> {
     has_nested_calls: bool,
     /// What is wrong with custom calls, parameters and results, so far.
     errors: Vec<Error>,
+    /// How many more are at fault than `errors` tells of.
+    more_errors: usize,
     has_hlo_sharding: bool,
     needs_newer: bool,
     warnings: Vec<Warning>,
@@ -540,7 +543,7 @@ impl<'c, 's> Builder<'c, 's> {
             let operation = self.function(name, function)?;
             module.body().append_operation(operation);
         }
-        Error::flat(self.errors)?;
+        Error::flat(self.errors, self.more_errors)?;
         if self.scope.is_some() {
             rules::check_calls(&self.calls)?;
         }
@@ -595,7 +598,7 @@ impl<'c, 's> Builder<'c, 's> {
                 place,
                 &parameter.r#type,
                 &parameter.attributes,
-            )?);
+            ));
         }
         let mut result_types = Vec::with_capacity(function.results.len());
         let mut result_attributes = Vec::with_capacity(function.results.len());
@@ -605,11 +608,7 @@ impl<'c, 's> Builder<'c, 's> {
                 .check(|| format!("result {index} of {name}"))?;
             result_types.push(result.r#type.to_mlir(self.inner.context()));
             let place = Place::Result(index);
-            result_attributes.push(self.parse_of_value(
-                place,
-                &result.r#type,
-                &result.attributes,
-            )?);
+            result_attributes.push(self.parse_of_value(place, &result.r#type, &result.attributes));
         }
 
         let arguments: Vec<_> = parameter_types
@@ -781,7 +780,7 @@ impl<'c, 's> Builder<'c, 's> {
             Ok(emitted) => emitted,
             Err(error) => {
                 // The others are looked at too; the module is not kept.
-                self.refused(error)?;
+                self.refused(error);
                 return Ok(Vec::new());
             }
         };
@@ -792,13 +791,13 @@ impl<'c, 's> Builder<'c, 's> {
         Ok(emitted.attributes)
     }
 
-    /// Notes a fault beside which others may be found; an error where there are enough.
-    fn refused(&mut self, error: Error) -> Result<(), Error> {
-        self.errors.push(error);
-        if self.errors.len() >= MOST_REFUSALS {
-            Error::flat(std::mem::take(&mut self.errors))?;
+    /// Notes a fault beside which others may be found.
+    fn refused(&mut self, error: Error) {
+        if self.errors.len() < MOST_REFUSALS {
+            self.errors.push(error);
+        } else {
+            self.more_errors += 1;
         }
-        Ok(())
     }
 
     /// Checks that a call fits the function that it names.
@@ -1031,7 +1030,7 @@ impl<'c, 's> Builder<'c, 's> {
         place: Place,
         r#type: &Type,
         attributes: &[NamedText<'_>],
-    ) -> Result<Vec<Named<'c>>, Error> {
+    ) -> Vec<Named<'c>> {
         let field = place.field();
         let parsed = self
             .parse_of_types(field, std::slice::from_ref(r#type), attributes)
@@ -1042,13 +1041,13 @@ impl<'c, 's> Builder<'c, 's> {
                 })?;
                 Ok(parsed)
             });
-        parsed.or_else(|error| {
+        parsed.unwrap_or_else(|error| {
             self.refused(Error::OfValue {
                 function: self.function.into(),
                 place,
                 error: Box::new(error),
-            })?;
-            Ok(Vec::new())
+            });
+            Vec::new()
         })
     }
 
@@ -1697,6 +1696,28 @@ mod tests {
             refusal(caller),
             "the call of @f in @main: the module has no such function; give it with the graph"
         );
+    }
+
+    #[test]
+    fn of_many_faulty_custom_calls_the_first_16_are_told_and_the_others_counted() {
+        let wrong = CustomCall {
+            call_target_name: b"k",
+            api_version: 5,
+            attributes: vec![],
+            backend_config: None,
+            mlir_attributes: vec![],
+        };
+        let operations = (0..1_000)
+            .map(|_| operation(OperationKind::CustomCall(wrong.clone()), &[], 0, &[]))
+            .collect();
+        let error = module(vec![main(&[], &[], operations, &[])]).unwrap_err();
+        assert_eq!(error.faults().len(), 16);
+        let text = error.to_string();
+        assert!(
+            text.starts_with("1000 faults:\n  1. api_version: 5 is not"),
+            "{text}"
+        );
+        assert!(text.ends_with("\n  and 984 more"), "{text}");
     }
 
     /// `reduce` of values 0 and 1 to value 5, in whose region values 2 and 3 become 4 by a call of `sum`.
