@@ -90,28 +90,38 @@ fn buffer_from_binary<'a>(
     ))
 }
 
-/// The buffer's bytes as a binary, on a worker thread: the work it comes from may not be done.
+/// Answers with what `work` makes of a buffer, on a worker thread: the plugin waits for the work that the
+/// tensor comes from.
+fn with_buffer<F>(
+    env: Env<'_>,
+    buffer: ResourceArc<BufferResource>,
+    tag: Term<'_>,
+    work: F,
+) -> Result<ResourceArc<TicketResource>, Error>
+where
+    F: for<'a> FnOnce(Env<'a>, &Buffer) -> Result<Term<'a>, Error> + Send + 'static,
+{
+    let nothing = atoms::nil().encode(env);
+    answer::by_message(env, tag, nothing, Kind::Buffer, move |_, answer| {
+        answer.send(move |env| {
+            let buffer = buffer.get().map_err(host::malformed(Kind::Buffer))?;
+            work(env, buffer)
+        });
+    })
+}
+
+/// The buffer's bytes as a binary.
 #[rustler::nif]
 fn buffer_to_binary<'a>(
     env: Env<'a>,
     buffer: ResourceArc<BufferResource>,
     tag: Term<'a>,
-) -> NifResult<Result<ResourceArc<TicketResource>, Error>> {
-    let nothing = atoms::nil().encode(env);
-    Ok(answer::by_message(
-        env,
-        tag,
-        nothing,
-        Kind::Buffer,
-        move |_, answer| answer.send(move |env| to_binary(env, buffer.get())),
-    ))
-}
-
-fn to_binary<'a>(env: Env<'a>, buffer: NifResult<&Buffer>) -> Result<Term<'a>, Error> {
-    let buffer = buffer.map_err(host::malformed(Kind::Buffer))?;
-    Ok(match buffer.to_host_view().map_err(failed)? {
-        Some(view) => host::view_to_binary(env, view).encode(env),
-        None => host::vec_to_binary(env, buffer.to_host().map_err(failed)?).encode(env),
+) -> Result<ResourceArc<TicketResource>, Error> {
+    with_buffer(env, buffer, tag, |env, buffer| {
+        Ok(match buffer.to_host_view().map_err(failed)? {
+            Some(view) => host::view_to_binary(env, view).encode(env),
+            None => host::vec_to_binary(env, buffer.to_host().map_err(failed)?).encode(env),
+        })
     })
 }
 
@@ -121,44 +131,23 @@ fn buffer_to_device<'a>(
     buffer: ResourceArc<BufferResource>,
     device: i32,
     tag: Term<'a>,
-) -> NifResult<Result<ResourceArc<TicketResource>, Error>> {
-    let nothing = atoms::nil().encode(env);
-    Ok(answer::by_message(
-        env,
-        tag,
-        nothing,
-        Kind::Buffer,
-        move |_, answer| {
-            answer.send(move |env| {
-                let buffer = buffer.get().map_err(host::malformed(Kind::Buffer))?;
-                let copy = buffer.to_device(device).map_err(failed)?;
-                Ok(BufferResource::new(copy).encode(env))
-            });
-        },
-    ))
+) -> Result<ResourceArc<TicketResource>, Error> {
+    with_buffer(env, buffer, tag, move |env, buffer| {
+        let copy = buffer.to_device(device).map_err(failed)?;
+        Ok(BufferResource::new(copy).encode(env))
+    })
 }
 
-/// On a worker thread: the plugin waits for the work that the tensor comes from.
 #[rustler::nif]
 fn buffer_delete<'a>(
     env: Env<'a>,
     buffer: ResourceArc<BufferResource>,
     tag: Term<'a>,
-) -> NifResult<Result<ResourceArc<TicketResource>, Error>> {
-    let nothing = atoms::nil().encode(env);
-    Ok(answer::by_message(
-        env,
-        tag,
-        nothing,
-        Kind::Buffer,
-        move |_, answer| {
-            answer.send(move |env| {
-                let buffer = buffer.get().map_err(host::malformed(Kind::Buffer))?;
-                buffer.delete().map_err(failed)?;
-                Ok(atoms::ok().encode(env))
-            });
-        },
-    ))
+) -> Result<ResourceArc<TicketResource>, Error> {
+    with_buffer(env, buffer, tag, |env, buffer| {
+        buffer.delete().map_err(failed)?;
+        Ok(atoms::ok().encode(env))
+    })
 }
 
 #[rustler::nif]

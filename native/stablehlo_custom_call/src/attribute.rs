@@ -60,7 +60,7 @@ pub(crate) fn parse<'c>(
 
 /// Some attributes parse and cannot be read back as they print, so that a compiler could not read the
 /// module: a NUL or a lone `-` in a dialect's attribute, an empty symbol, the least integer in an affine
-/// expression. Only texts with a part of those kinds are looked at.
+/// expression; or are read back as others: dense floats of 80 and 128 bits. Only texts with a part of those kinds are looked at.
 fn check_printing(
     inner: &Inner,
     field: &'static str,
@@ -69,7 +69,9 @@ fn check_printing(
 ) -> Result<(), Error> {
     let text = attribute.text;
     let is_suspect = text.iter().any(|byte| matches!(byte, b'#' | b'!' | b'@'))
-        || text.windows(6).any(|window| window == b"affine");
+        || ["affine", "f80", "f128"]
+            .iter()
+            .any(|word| contains(text, word.as_bytes()));
     if !is_suspect {
         return Ok(());
     }
@@ -94,6 +96,10 @@ fn check_printing(
         line: 1,
         column: 1,
     })
+}
+
+fn contains(text: &[u8], word: &[u8]) -> bool {
+    text.windows(word.len()).any(|window| window == word)
 }
 
 /// MLIR reports a wrong token at the end of the one before it; a reader looks for the token itself.
@@ -265,6 +271,9 @@ mod tests {
             ("'fast'", "a string is in double quotes, such as \"fast\""),
             ("\"fast", "the quote that is open is to be closed"),
             ("[1, 2", "the text ends too early; close what is open"),
+            ("300 : i8", "an integer without a type is an i64; give it one that holds it, such as ui64"),
+            ("99999999999999999999", "an integer without a type is an i64; give it one that holds it, such as ui64"),
+            ("1.5 : i32", "a number with a point is a float, such as 0.5 : f32; an integer has none"),
             ("{a = ", "the text ends too early; close what is open"),
         ] {
             let message = printed(text.as_bytes()).unwrap_err();
@@ -295,6 +304,8 @@ mod tests {
             &b"#vhlo.b<\"\0\">"[..],
             b"#vhlo.bj-",
             b"@\"\"",
+            b"dense<0x3> : tensor<f128>",
+            b"[dense<0x3> : tensor<2xf128>]",
             b"@a::@\"\"",
             b"affine_map<(d0) -> ((-9223372036854775807 - 1) floordiv -1)>",
         ] {
@@ -305,6 +316,7 @@ mod tests {
             );
         }
         assert_eq!(printed(b"@a::@b").unwrap(), "@a::@b");
+        assert!(printed(b"1.5 : f128").is_ok());
     }
 
     #[test]

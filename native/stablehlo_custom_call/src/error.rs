@@ -37,7 +37,7 @@ pub enum Error {
         remedy: &'static str,
     },
 
-    #[error("{field}: the text of {} is not an MLIR attribute: {message}, at line {line}, column {column}: {}{}", Quoted(.name), Excerpt(.text, .line, .column), Hint(.text, *.line, *.column))]
+    #[error("{field}: the text of {} is not an MLIR attribute: {message}, at line {line}, column {column}: {}{}", Quoted(.name), Excerpt(.text, .line, .column), Hint(.message, .text, *.line, *.column))]
     Syntax {
         field: &'static str,
         name: Vec<u8>,
@@ -82,7 +82,7 @@ pub enum Error {
     },
 
     #[error(
-        "{place}: the dimensions {dimensions:?} of {element_type} take more than 2^63 - 1 bytes"
+        "{place}: the dimensions {} of {element_type} take more than 2^63 - 1 bytes", Integers(.dimensions)
     )]
     TensorTooLarge {
         place: String,
@@ -147,8 +147,12 @@ pub enum Error {
     Rule(Box<Rule>),
 
     /// Several faults of one custom call, or of one list of attributes. There are two at least.
-    #[error("{}", Numbered(.0))]
-    Several(Vec<Error>),
+    #[error("{}", Numbered(.errors, *.more))]
+    Several {
+        errors: Vec<Error>,
+        /// How many more custom calls and values are at fault.
+        more: usize,
+    },
 
     /// The fault or faults of a custom call in a module that has more than one.
     #[error("{error} (in custom call {index} of @{function}, target {})", Quoted(.target))]
@@ -206,7 +210,7 @@ impl Error {
             | Self::ConstantToken
             | Self::TupleTooDeep { .. } => ErrorKind::Type,
             Self::Rule(rule) => rule.kind,
-            Self::Several(errors) => errors.first().map_or(ErrorKind::Spec, Self::kind),
+            Self::Several { errors, .. } => errors.first().map_or(ErrorKind::Spec, Self::kind),
             Self::InCall { error, .. } | Self::OfValue { error, .. } => error.kind(),
             Self::UndefinedValue { .. }
             | Self::RedefinedValue { .. }
@@ -232,7 +236,7 @@ impl Error {
             | Self::TextTooLong { field, .. }
             | Self::TextTooDeep { field, .. } => Some(field),
             Self::Rule(rule) => rule.field,
-            Self::Several(errors) => errors.first()?.field(),
+            Self::Several { errors, .. } => errors.first()?.field(),
             Self::InCall { error, .. } | Self::OfValue { error, .. } => error.field(),
             Self::ApiVersion { .. } => Some("api_version"),
             Self::BackendConfigForTypedFfi => Some("backend_config"),
@@ -255,7 +259,7 @@ impl Error {
             | Self::OperationDialect { name, .. }
             | Self::FunctionName { name, .. } => Some(name),
             Self::Rule(rule) => rule.name.as_deref(),
-            Self::Several(errors) => errors.first()?.name(),
+            Self::Several { errors, .. } => errors.first()?.name(),
             Self::InCall { error, .. } | Self::OfValue { error, .. } => error.name(),
             _ => None,
         }
@@ -268,7 +272,7 @@ impl Error {
                 Some((*line, *column))
             }
             Self::Rule(rule) => rule.position,
-            Self::Several(errors) => errors.first()?.position(),
+            Self::Several { errors, .. } => errors.first()?.position(),
             Self::InCall { error, .. } | Self::OfValue { error, .. } => error.position(),
             _ => None,
         }
@@ -277,7 +281,7 @@ impl Error {
     /// The faults, one by one: there is one at least.
     pub fn faults(&self) -> &[Self] {
         match self {
-            Self::Several(errors) => errors,
+            Self::Several { errors, .. } => errors,
             Self::InCall { error, .. } | Self::OfValue { error, .. } => error.faults(),
             _ => std::slice::from_ref(self),
         }
@@ -293,7 +297,7 @@ impl Error {
                 target,
                 ..
             } => Some((function, *index, target)),
-            Self::Several(errors) => errors.first()?.call(),
+            Self::Several { errors, .. } => errors.first()?.call(),
             _ => None,
         }
     }
@@ -303,12 +307,13 @@ impl Error {
         match errors.len() {
             0 => Ok(()),
             1 => Err(errors.remove(0)),
-            _ => Err(Self::Several(errors)),
+            _ => Err(Self::Several { errors, more: 0 }),
         }
     }
 
-    /// One error for the faults of several calls and values, each fault with its call or value.
-    pub(crate) fn flat(mut errors: Vec<Self>) -> Result<(), Self> {
+    /// One error for the faults of several calls and values, each fault with its call or value; `more` are
+    /// at fault beside them.
+    pub(crate) fn flat(mut errors: Vec<Self>, more: usize) -> Result<(), Self> {
         if errors.len() < 2 {
             return errors.pop().map_or(Ok(()), Err);
         }
@@ -338,12 +343,12 @@ impl Error {
                 error => flat.extend(error.into_faults()),
             }
         }
-        Err(Self::Several(flat))
+        Err(Self::Several { errors: flat, more })
     }
 
     fn into_faults(self) -> Vec<Self> {
         match self {
-            Self::Several(errors) => errors,
+            Self::Several { errors, .. } => errors,
             error => vec![error],
         }
     }
@@ -374,7 +379,7 @@ impl Error {
                 dimensions,
                 element_type,
                 ..
-            } => format!("the dimensions {dimensions:?} of {element_type}"),
+            } => format!("the dimensions {} of {element_type}", Integers(dimensions)),
             Self::TupleTooDeep { limit, .. } => format!("more than {limit} levels of tuples"),
             Self::ConstantSize { found, .. } => format!("{found} bytes"),
             Self::ConstantElement { index, byte, .. } => {
@@ -388,7 +393,7 @@ impl Error {
             Self::OldPlugin { found } => format!("a plugin of PJRT {}.{}", found.0, found.1),
             Self::Partitioner => "mhlo.sharding, and Shardy as the partitioner".into(),
             Self::Rule(rule) => rule.found.clone(),
-            Self::Several(errors) => errors.first().map(Self::found).unwrap_or_default(),
+            Self::Several { errors, .. } => errors.first().map(Self::found).unwrap_or_default(),
             Self::InCall { error, .. } | Self::OfValue { error, .. } => error.found(),
             Self::Call { problem, .. } => problem.clone(),
             Self::Operation { message, .. } | Self::Verification { message } => message.clone(),
@@ -404,8 +409,12 @@ impl Error {
             Self::DuplicateName { .. } => "each name once".into(),
             Self::ReservedName { remedy, .. } => (*remedy).into(),
             Self::Syntax {
-                text, line, column, ..
-            } => hint(text, *line, *column)
+                message,
+                text,
+                line,
+                column,
+                ..
+            } => hint(message, text, *line, *column)
                 .unwrap_or("the text of one MLIR attribute")
                 .into(),
             Self::TextTooLong { limit, .. } => format!("at most {limit} bytes"),
@@ -431,7 +440,7 @@ impl Error {
             Self::OldPlugin { .. } => "a plugin of PJRT 0.107 or later".into(),
             Self::Partitioner => "sdy.sharding, or the option shardy: false".into(),
             Self::Rule(rule) => rule.expected.clone(),
-            Self::Several(errors) => errors.first().map(Self::expected).unwrap_or_default(),
+            Self::Several { errors, .. } => errors.first().map(Self::expected).unwrap_or_default(),
             Self::InCall { error, .. } | Self::OfValue { error, .. } => error.expected(),
             Self::Call { .. } => "a call that fits its function".into(),
             Self::Operation { .. } | Self::Verification { .. } => {
@@ -442,7 +451,15 @@ impl Error {
 }
 
 /// What is right in MLIR for what people write who know another language.
-fn hint(text: &[u8], line: usize, column: usize) -> Option<&'static str> {
+fn hint(message: &str, text: &[u8], line: usize, column: usize) -> Option<&'static str> {
+    if message.starts_with("integer constant out of range") {
+        return Some(
+            "an integer without a type is an i64; give it one that holds it, such as ui64",
+        );
+    }
+    if message.starts_with("floating point value not valid") {
+        return Some("a number with a point is a float, such as 0.5 : f32; an integer has none");
+    }
     let line = text
         .split(|&byte| byte == b'\n')
         .nth(line.checked_sub(1)?)?;
@@ -500,11 +517,11 @@ fn hint(text: &[u8], line: usize, column: usize) -> Option<&'static str> {
 }
 
 /// A hint, where there is one.
-struct Hint<'a>(&'a [u8], usize, usize);
+struct Hint<'a>(&'a str, &'a [u8], usize, usize);
 
 impl Display for Hint<'_> {
     fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
-        hint(self.0, self.1, self.2).map_or(Ok(()), |hint| write!(formatter, "; {hint}"))
+        hint(self.0, self.1, self.2, self.3).map_or(Ok(()), |hint| write!(formatter, "; {hint}"))
     }
 }
 
@@ -569,17 +586,18 @@ impl Display for Sentence<'_> {
 }
 
 /// Faults one under the other.
-struct Numbered<'a>(&'a [Error]);
+struct Numbered<'a>(&'a [Error], usize);
 
 const MOST_FAULTS_SHOWN: usize = 20;
 
 impl Display for Numbered<'_> {
     fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{} faults:", self.0.len())?;
-        for (index, error) in self.0.iter().take(MOST_FAULTS_SHOWN).enumerate() {
+        let Self(errors, more) = *self;
+        write!(formatter, "{} faults:", errors.len() + more)?;
+        for (index, error) in errors.iter().take(MOST_FAULTS_SHOWN).enumerate() {
             write!(formatter, "\n  {}. {error}", index + 1)?;
         }
-        match self.0.len().saturating_sub(MOST_FAULTS_SHOWN) {
+        match errors.len().saturating_sub(MOST_FAULTS_SHOWN) + more {
             0 => Ok(()),
             more => write!(formatter, "\n  and {more} more"),
         }
@@ -611,6 +629,36 @@ impl Display for Quoted<'_> {
             }
         }
         write!(formatter, "\"{ellipsis}")
+    }
+}
+
+/// Integers as a list, cut where they are many.
+pub(crate) struct Integers<'a>(pub &'a [i64]);
+
+const LONGEST_LIST: usize = 16;
+
+impl Display for Integers<'_> {
+    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+        let Self(all) = self;
+        if all.len() <= LONGEST_LIST {
+            return write!(formatter, "{all:?}");
+        }
+        formatter.write_str("[")?;
+        for integer in &all[..LONGEST_LIST] {
+            write!(formatter, "{integer}, ")?;
+        }
+        write!(formatter, "... {} more]", all.len() - LONGEST_LIST)
+    }
+}
+
+/// A count and what is counted, in the singular or the plural.
+pub(crate) struct Count(pub usize, pub &'static str);
+
+impl Display for Count {
+    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+        let Self(count, noun) = self;
+        let plural = if *count == 1 { "" } else { "s" };
+        write!(formatter, "{count} {noun}{plural}")
     }
 }
 
@@ -653,6 +701,15 @@ mod tests {
     #[test]
     fn a_name_that_is_not_utf8_is_shown_with_escapes() {
         assert_eq!(Quoted(b"a\xff\"\n\0b").to_string(), r#""a\xff\"\n\0b""#);
+    }
+
+    #[test]
+    fn a_list_is_cut_after_16_integers() {
+        assert_eq!(Integers(&[1, 2]).to_string(), "[1, 2]");
+        assert_eq!(
+            Integers(&[7; 100_000]).to_string(),
+            "[7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, ... 99984 more]"
+        );
     }
 
     #[test]

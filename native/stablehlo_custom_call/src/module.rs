@@ -130,6 +130,7 @@ impl Module {
             functions: graph.functions.iter().map(|f| (f.name, f)).collect(),
             has_nested_calls: false,
             errors: Vec::new(),
+            more_errors: 0,
             has_hlo_sharding: false,
             needs_newer: false,
             warnings: findings.warnings,
@@ -380,8 +381,9 @@ struct Finished<'c> {
 ///
 /// From a call inside an operation of one region that MLIR does not know, such as `stablehlo.reduce`, it
 /// does not find the functions of the module: that operation could be a table of symbols of its own. A
-/// module with such calls is verified function by function, which leaves out the symbols; the calls were
-/// checked when they were made.
+/// module with such calls is verified function by function. That leaves out what MLIR asks of the module
+/// itself, all of which was checked when it was made: that its names are different, that its attributes
+/// are of dialects, and that calls fit their functions.
 fn verifies(module: &melior::ir::Module<'_>, has_nested_calls: bool) -> bool {
     if !has_nested_calls {
         return module.as_operation().verify();
@@ -424,6 +426,8 @@ struct Builder<'c, 's> {
     has_nested_calls: bool,
     /// What is wrong with custom calls, parameters and results, so far.
     errors: Vec<Error>,
+    /// How many more are at fault than `errors` tells of.
+    more_errors: usize,
     has_hlo_sharding: bool,
     needs_newer: bool,
     warnings: Vec<Warning>,
@@ -509,6 +513,7 @@ impl<'c, 's> Builder<'c, 's> {
                 });
             }
         }
+        names::check_dialects("module_attributes", &graph.attributes)?;
         let mut attributes = self.parse("module_attributes", &graph.attributes)?;
         if let Some(name) = graph.name {
             names::check_function(name)?;
@@ -538,7 +543,7 @@ impl<'c, 's> Builder<'c, 's> {
             let operation = self.function(name, function)?;
             module.body().append_operation(operation);
         }
-        Error::flat(self.errors)?;
+        Error::flat(self.errors, self.more_errors)?;
         if self.scope.is_some() {
             rules::check_calls(&self.calls)?;
         }
@@ -593,7 +598,7 @@ impl<'c, 's> Builder<'c, 's> {
                 place,
                 &parameter.r#type,
                 &parameter.attributes,
-            )?);
+            ));
         }
         let mut result_types = Vec::with_capacity(function.results.len());
         let mut result_attributes = Vec::with_capacity(function.results.len());
@@ -603,11 +608,7 @@ impl<'c, 's> Builder<'c, 's> {
                 .check(|| format!("result {index} of {name}"))?;
             result_types.push(result.r#type.to_mlir(self.inner.context()));
             let place = Place::Result(index);
-            result_attributes.push(self.parse_of_value(
-                place,
-                &result.r#type,
-                &result.attributes,
-            )?);
+            result_attributes.push(self.parse_of_value(place, &result.r#type, &result.attributes));
         }
 
         let arguments: Vec<_> = parameter_types
@@ -701,6 +702,7 @@ impl<'c, 's> Builder<'c, 's> {
             types.push(r#type.to_mlir(self.inner.context()));
         }
         self.size.bytes += operation.kind.byte_count();
+        let operands = values.get(&operation.operands, || format!("an operand of {name}"))?;
         let attributes = match &operation.kind {
             OperationKind::CustomCall(call) => {
                 self.custom_call(call, &values.types(&operation.operands), &operation.results)?
@@ -736,7 +738,6 @@ impl<'c, 's> Builder<'c, 's> {
             regions.push(self.region(region, values, depth + 1)?);
         }
         self.reducer = outer;
-        let operands = values.get(&operation.operands, || format!("an operand of {name}"))?;
         self.create(name, &operands, &types, &attributes, regions)
     }
 
@@ -779,7 +780,7 @@ impl<'c, 's> Builder<'c, 's> {
             Ok(emitted) => emitted,
             Err(error) => {
                 // The others are looked at too; the module is not kept.
-                self.refused(error)?;
+                self.refused(error);
                 return Ok(Vec::new());
             }
         };
@@ -790,13 +791,13 @@ impl<'c, 's> Builder<'c, 's> {
         Ok(emitted.attributes)
     }
 
-    /// Notes a fault beside which others may be found; an error where there are enough.
-    fn refused(&mut self, error: Error) -> Result<(), Error> {
-        self.errors.push(error);
-        if self.errors.len() >= MOST_REFUSALS {
-            Error::flat(std::mem::take(&mut self.errors))?;
+    /// Notes a fault beside which others may be found.
+    fn refused(&mut self, error: Error) {
+        if self.errors.len() < MOST_REFUSALS {
+            self.errors.push(error);
+        } else {
+            self.more_errors += 1;
         }
-        Ok(())
     }
 
     /// Checks that a call fits the function that it names.
@@ -811,17 +812,25 @@ impl<'c, 's> Builder<'c, 's> {
         let Some(callee) = self.functions.get(name.as_bytes()) else {
             return wrong("the module has no such function; give it with the graph".into());
         };
-        let list = |types: &mut dyn Iterator<Item = String>| types.collect::<Vec<_>>().join(", ");
-        let takes = list(&mut callee.parameters.iter().map(|p| p.r#type.to_string()));
-        let given = list(&mut operands.iter().map(ToString::to_string));
-        if takes != given {
-            return wrong(format!("it takes ({takes}), and the call gives ({given})"));
+        let list = |types: &[&Type]| {
+            let types: Vec<_> = types.iter().map(ToString::to_string).collect();
+            types.join(", ")
+        };
+        let takes: Vec<_> = callee.parameters.iter().map(|p| &p.r#type).collect();
+        if takes != operands {
+            return wrong(format!(
+                "it takes ({}), and the call gives ({})",
+                list(&takes),
+                list(operands)
+            ));
         }
-        let gives = list(&mut callee.results.iter().map(|r| r.r#type.to_string()));
-        let wanted = list(&mut results.iter().map(ToString::to_string));
+        let gives: Vec<_> = callee.results.iter().map(|r| &r.r#type).collect();
+        let wanted: Vec<_> = results.iter().collect();
         if gives != wanted {
             return wrong(format!(
-                "it gives ({gives}), and the call expects ({wanted})"
+                "it gives ({}), and the call expects ({})",
+                list(&gives),
+                list(&wanted)
             ));
         }
         Ok(())
@@ -1021,7 +1030,7 @@ impl<'c, 's> Builder<'c, 's> {
         place: Place,
         r#type: &Type,
         attributes: &[NamedText<'_>],
-    ) -> Result<Vec<Named<'c>>, Error> {
+    ) -> Vec<Named<'c>> {
         let field = place.field();
         let parsed = self
             .parse_of_types(field, std::slice::from_ref(r#type), attributes)
@@ -1032,13 +1041,13 @@ impl<'c, 's> Builder<'c, 's> {
                 })?;
                 Ok(parsed)
             });
-        parsed.or_else(|error| {
+        parsed.unwrap_or_else(|error| {
             self.refused(Error::OfValue {
                 function: self.function.into(),
                 place,
                 error: Box::new(error),
-            })?;
-            Ok(Vec::new())
+            });
+            Vec::new()
         })
     }
 
@@ -1690,51 +1699,133 @@ mod tests {
     }
 
     #[test]
-    fn a_region_of_an_operation_that_mlir_does_not_know_calls_functions() {
+    fn of_many_faulty_custom_calls_the_first_16_are_told_and_the_others_counted() {
+        let wrong = CustomCall {
+            call_target_name: b"k",
+            api_version: 5,
+            attributes: vec![],
+            backend_config: None,
+            mlir_attributes: vec![],
+        };
+        let operations = (0..1_000)
+            .map(|_| operation(OperationKind::CustomCall(wrong.clone()), &[], 0, &[]))
+            .collect();
+        let error = module(vec![main(&[], &[], operations, &[])]).unwrap_err();
+        assert_eq!(error.faults().len(), 16);
+        let text = error.to_string();
+        assert!(
+            text.starts_with("1000 faults:\n  1. api_version: 5 is not"),
+            "{text}"
+        );
+        assert!(text.ends_with("\n  and 984 more"), "{text}");
+    }
+
+    /// `reduce` of values 0 and 1 to value 5, in whose region values 2 and 3 become 4 by a call of `sum`.
+    fn reduce(result: Type) -> Operation<'static> {
         let scalar = || f32(&[]);
-        let add = {
-            let mut add = main(
-                &[scalar(), scalar()],
-                &[scalar()],
-                vec![operation(generic("stablehlo.add"), &[0, 1], 2, &[scalar()])],
-                &[2],
-            );
-            add.name = b"sum";
-            add
-        };
-        let caller = |result: Type| {
-            main(
-                &[f32(&[4]), scalar()],
-                &[scalar()],
-                vec![Operation {
-                    kind: generic("stablehlo.reduce"),
-                    operands: vec![0, 1],
-                    first_result: 5,
-                    results: vec![scalar()],
-                    regions: vec![Block {
-                        arguments: vec![(2, scalar()), (3, scalar())],
-                        operations: vec![operation(
-                            OperationKind::Call(b"sum"),
-                            &[2, 3],
-                            4,
-                            &[result],
-                        )],
-                        outputs: vec![4],
-                        terminator: None,
-                    }],
-                }],
-                &[5],
-            )
-        };
-        let text = module(vec![caller(scalar()), add.clone()])
-            .unwrap()
-            .to_text();
+        Operation {
+            kind: generic("stablehlo.reduce"),
+            operands: vec![0, 1],
+            first_result: 5,
+            results: vec![scalar()],
+            regions: vec![Block {
+                arguments: vec![(2, scalar()), (3, scalar())],
+                operations: vec![operation(
+                    OperationKind::Call(b"sum"),
+                    &[2, 3],
+                    4,
+                    &[result],
+                )],
+                outputs: vec![4],
+                terminator: None,
+            }],
+        }
+    }
+
+    fn sum() -> Function<'static> {
+        let scalar = || f32(&[]);
+        let add = operation(generic("stablehlo.add"), &[0, 1], 2, &[scalar()]);
+        let mut sum = main(&[scalar(), scalar()], &[scalar()], vec![add], &[2]);
+        sum.name = b"sum";
+        sum
+    }
+
+    #[test]
+    fn a_region_of_an_operation_that_mlir_does_not_know_calls_functions() {
+        let parameters = [f32(&[4]), f32(&[])];
+        let caller = main(&parameters, &[f32(&[])], vec![reduce(f32(&[]))], &[5]);
+        let text = module(vec![caller, sum()]).unwrap().to_text();
         assert!(text.contains("call @sum(%arg2, %arg3)"), "{text}");
+    }
+
+    #[test]
+    fn a_call_in_a_region_fits_its_function() {
+        let parameters = [f32(&[4]), f32(&[])];
+        let caller = main(&parameters, &[f32(&[])], vec![reduce(f32(&[2]))], &[5]);
         assert_eq!(
-            module(vec![caller(f32(&[2])), add])
+            module(vec![caller.clone(), sum()]).unwrap_err().to_string(),
+            "the call of @sum in @main: it gives (tensor<f32>), and the call expects (tensor<2xf32>)"
+        );
+        assert_eq!(
+            module(vec![caller]).unwrap_err().to_string(),
+            "the call of @sum in @main: the module has no such function; give it with the graph"
+        );
+        let mut unary = sum();
+        unary.parameters.pop();
+        unary.body.operations[0].operands = vec![0, 0];
+        let caller = main(&parameters, &[f32(&[])], vec![reduce(f32(&[]))], &[5]);
+        assert_eq!(
+            module(vec![caller, unary]).unwrap_err().to_string(),
+            "the call of @sum in @main: it takes (tensor<f32>), and the call gives (tensor<f32>, tensor<f32>)"
+        );
+    }
+
+    #[test]
+    fn regions_in_regions_call_functions_beside_custom_calls() {
+        let function = main(
+            &[f32(&[4]), f32(&[])],
+            &[f32(&[])],
+            vec![Operation {
+                kind: generic("sdy.manual_computation"),
+                operands: vec![],
+                first_result: 8,
+                results: vec![f32(&[])],
+                regions: vec![Block {
+                    operations: vec![
+                        reduce(f32(&[])),
+                        operation(call(b"k"), &[5], 6, &[f32(&[])]),
+                        operation(OperationKind::Call(b"sum"), &[5, 6], 7, &[f32(&[])]),
+                    ],
+                    terminator: Some(b"sdy.return"),
+                    outputs: vec![7],
+                    ..Block::default()
+                }],
+            }],
+            &[8],
+        );
+        let module = module(vec![function, sum()]).unwrap();
+        assert_eq!(module.to_text().matches("call @sum(").count(), 2);
+        assert_eq!(module.custom_calls()[0].call_target_name, b"k");
+        assert_eq!(module.duplicate().to_text(), module.to_text());
+    }
+
+    #[test]
+    fn an_attribute_of_a_module_has_a_dialect_whatever_its_regions_call() {
+        let parameters = [f32(&[4]), f32(&[])];
+        let caller = main(&parameters, &[f32(&[])], vec![reduce(f32(&[]))], &[5]);
+        let graph = Graph {
+            attributes: vec![NamedText {
+                name: b"note",
+                text: b"1",
+            }],
+            functions: vec![caller, sum()],
+            ..Graph::default()
+        };
+        assert_eq!(
+            Module::build(&Context::new(Limits::default()), &graph)
                 .unwrap_err()
                 .to_string(),
-            "the call of @sum in @main: it gives (tensor<f32>), and the call expects (tensor<2xf32>)"
+            "module_attributes: \"note\": the name has no dialect; a module takes names such as mhlo.num_partitions"
         );
     }
 

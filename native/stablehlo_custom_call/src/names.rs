@@ -48,14 +48,21 @@ fn check_one<'a>(field: &'static str, index: usize, name: &'a [u8]) -> Result<&'
     Ok(name)
 }
 
-/// MLIR's functions take attributes of dialects only on their parameters and results.
+/// On modules, and on functions' parameters and results, MLIR takes attributes of dialects only.
 pub(crate) fn check_dialects(
     field: &'static str,
     attributes: &[NamedText<'_>],
 ) -> Result<(), Error> {
     let bare = attributes
         .iter()
-        .filter(|given| !given.name.contains(&b'.'));
+        .filter(|given| !given.name.is_empty() && !given.name.contains(&b'.'));
+    let expected = match field {
+        "module_attributes" => "a module takes names such as mhlo.num_partitions",
+        _ => {
+            "parameters and results take names such as sdy.sharding and jax.buffer_donor; what is for \
+             a kernel goes on its custom call"
+        }
+    };
     Error::all(
         bare.map(|given| {
             Error::Rule(Box::new(Rule {
@@ -64,9 +71,7 @@ pub(crate) fn check_dialects(
                 name: Some(given.name.into()),
                 position: None,
                 found: "the name has no dialect".into(),
-                expected: "parameters and results take names such as sdy.sharding and \
-                           jax.buffer_donor; what is for a kernel goes on its custom call"
-                    .into(),
+                expected: expected.into(),
             }))
         })
         .collect(),

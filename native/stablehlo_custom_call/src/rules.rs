@@ -16,7 +16,7 @@ mod typed_ffi;
 
 pub(crate) use advice::check_frontend;
 pub(crate) use computations::{check_calls, in_reducer, Calls};
-pub(crate) use dialects::{check as check_dialect_symbol, Position};
+pub(crate) use dialects::{check as check_dialect_symbol, Position, Wrong};
 pub(crate) use hlo_sharding::check as check_hlo_sharding;
 pub(crate) use sharding::{check_operation as check_sharding, check_value as check_value_sharding};
 pub(crate) use targets::{module_reads_blindly, INSTEAD_OF_READ_BLINDLY};
@@ -93,14 +93,6 @@ impl Findings {
         found: impl Into<String>,
         expected: impl Into<String>,
     ) {
-        // Those of one attribute come one after the other.
-        let faults =
-            self.errors.iter().rev().take_while(|error| {
-                error.name() == Some(given.name) && error.field() == Some(field)
-            });
-        if faults.count() >= MOST_FAULTS {
-            return;
-        }
         let found = found.into();
         let found = if path.is_empty() {
             found
@@ -119,6 +111,14 @@ impl Findings {
         found: impl Into<String>,
         expected: impl Into<String>,
     ) {
+        // Those of one attribute come one after the other.
+        let faults =
+            self.errors.iter().rev().take_while(|error| {
+                error.name() == Some(given.name) && error.field() == Some(field)
+            });
+        if faults.count() >= MOST_FAULTS {
+            return;
+        }
         self.errors.push(Error::Rule(Box::new(Rule {
             kind: ErrorKind::Spec,
             field: Some(field),

@@ -1,8 +1,8 @@
 use crate::{
-    error::Error,
+    error::{Error, ErrorKind, Rule},
     graph::NamedText,
     limits::Limits,
-    rules::{check_dialect_symbol, Position},
+    rules::{check_dialect_symbol, Position, Wrong},
 };
 
 /// Refuses a text that is too long for a context, nests too deep for the stack, or is written in a way
@@ -48,6 +48,14 @@ pub(crate) fn check(
             line,
             column,
         },
+        Refusal::Dialect(Wrong::Rule { found, expected }) => Error::Rule(Box::new(Rule {
+            kind: ErrorKind::Spec,
+            field: Some(field),
+            name: Some(name),
+            position: Some((line, column)),
+            found,
+            expected,
+        })),
         other => Error::Syntax {
             field,
             name,
@@ -86,13 +94,15 @@ enum Refusal {
     /// Its bytes are elsewhere in a module's text, where nobody can put them.
     Resource,
     /// What belongs to a dialect, and why it does not stand here.
-    Dialect(String),
+    Dialect(Wrong),
 }
 
 impl Refusal {
     fn message(self) -> String {
         let message = match self {
-            Self::Dialect(message) => return message,
+            Self::Dialect(Wrong::Syntax(message) | Wrong::Rule { found: message, .. }) => {
+                return message;
+            }
             Self::TooDeep => "it nests too deep",
             Self::Empty => "expected attribute value",
             Self::Comment => "a comment has no place in an attribute",
@@ -197,7 +207,7 @@ impl<'a> Scan<'a> {
                     continue;
                 }
                 b'#' | b'!' => check_dialect_symbol(self.text, self.at, self.place)
-                    .map_err(|(at, message)| (at, Refusal::Dialect(message)))?,
+                    .map_err(|(at, wrong)| (at, Refusal::Dialect(wrong)))?,
                 b'-' | b'+' | b'*' => self.operator(self.at)?,
                 b'?' => {
                     self.unknown_dimensions += 1;

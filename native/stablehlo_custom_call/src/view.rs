@@ -9,14 +9,16 @@ use mlir_sys::{
     mlirAttributeIsADenseIntElements, mlirAttributeIsADictionary, mlirAttributeIsAFlatSymbolRef,
     mlirAttributeIsAFloat, mlirAttributeIsAInteger, mlirAttributeIsAOpaque, mlirAttributeIsAString,
     mlirAttributeIsASymbolRef, mlirAttributeIsAType, mlirAttributeIsAUnit,
-    mlirDenseArrayGetNumElements, mlirDenseElementsAttrGetInt64Value, mlirDictionaryAttrGetElement,
-    mlirDictionaryAttrGetNumElements, mlirElementsAttrGetNumElements,
-    mlirFlatSymbolRefAttrGetValue, mlirIdentifierStr, mlirIntegerTypeGetWidth,
-    mlirIntegerTypeIsSignless, mlirOpaqueAttrGetData, mlirOpaqueAttrGetDialectNamespace,
-    mlirShapedTypeGetDimSize, mlirShapedTypeGetElementType, mlirShapedTypeGetRank,
-    mlirShapedTypeHasStaticShape, mlirStringAttrGetValue, mlirTypeIsAComplex, mlirTypeIsAF32,
-    mlirTypeIsAF64, mlirTypeIsAFloat, mlirTypeIsAIndex, mlirTypeIsAInteger, MlirAttribute,
-    MlirStringRef, MlirType,
+    mlirDenseArrayGetNumElements, mlirDenseElementsAttrGetDoubleValue,
+    mlirDenseElementsAttrGetFloatValue, mlirDenseElementsAttrGetInt64Value,
+    mlirDenseElementsAttrIsSplat, mlirDenseF32ArrayGetElement, mlirDenseF64ArrayGetElement,
+    mlirDictionaryAttrGetElement, mlirDictionaryAttrGetNumElements, mlirElementsAttrGetNumElements,
+    mlirFlatSymbolRefAttrGetValue, mlirFloatAttrGetValueDouble, mlirIdentifierStr,
+    mlirIntegerTypeGetWidth, mlirIntegerTypeIsSignless, mlirOpaqueAttrGetData,
+    mlirOpaqueAttrGetDialectNamespace, mlirShapedTypeGetDimSize, mlirShapedTypeGetElementType,
+    mlirShapedTypeGetRank, mlirShapedTypeHasStaticShape, mlirStringAttrGetValue,
+    mlirTypeIsAComplex, mlirTypeIsAF32, mlirTypeIsAF64, mlirTypeIsAFloat, mlirTypeIsAIndex,
+    mlirTypeIsAInteger, MlirAttribute, MlirStringRef, MlirType,
 };
 use std::slice;
 
@@ -159,6 +161,44 @@ impl<'c> View<'c> {
             Self::Opaque(..) => "an attribute of a dialect",
             Self::Type => "a type",
             Self::Other => "an attribute of another kind",
+        }
+    }
+}
+
+/// Whether an attribute is an infinite float of 32 or 64 bits, or has one as an element.
+pub(crate) fn has_infinity(attribute: Attribute<'_>) -> bool {
+    let raw = attribute.to_raw();
+    // SAFETY: the attribute is live; its kind and the type of its elements are checked before it is read
+    // as such, and indices stay below the counts that MLIR gives.
+    unsafe {
+        if mlirAttributeIsAFloat(raw) {
+            return matches!(scalar(mlirAttributeGetType(raw)), Scalar::F32 | Scalar::F64)
+                && mlirFloatAttrGetValueDouble(raw).is_infinite();
+        }
+        if mlirAttributeIsADenseF32Array(raw) {
+            let count = mlirDenseArrayGetNumElements(raw);
+            return (0..count).any(|at| mlirDenseF32ArrayGetElement(raw, at).is_infinite());
+        }
+        if mlirAttributeIsADenseF64Array(raw) {
+            let count = mlirDenseArrayGetNumElements(raw);
+            return (0..count).any(|at| mlirDenseF64ArrayGetElement(raw, at).is_infinite());
+        }
+        if !mlirAttributeIsADenseElements(raw) {
+            return false;
+        }
+        // All elements of a splat are the first.
+        let count = match mlirDenseElementsAttrIsSplat(raw) {
+            true => 1,
+            false => mlirElementsAttrGetNumElements(raw) as isize,
+        };
+        match scalar(mlirShapedTypeGetElementType(mlirAttributeGetType(raw))) {
+            Scalar::F32 => {
+                (0..count).any(|at| mlirDenseElementsAttrGetFloatValue(raw, at).is_infinite())
+            }
+            Scalar::F64 => {
+                (0..count).any(|at| mlirDenseElementsAttrGetDoubleValue(raw, at).is_infinite())
+            }
+            _ => false,
         }
     }
 }

@@ -103,7 +103,7 @@ defmodule EXLA.CustomCall.RulesTest do
       result = tuple([@f32x2, @f32x2, @token])
 
       assert layouts([@f32x2, @token], [result], [[0], []], [[0], [0]]) ==
-               ~S(mlir_attributes: "result_layouts": there are 2 layouts; the custom call has 3 results, and takes one for each)
+               ~S(mlir_attributes: "result_layouts": there are 2 layouts; the tuple result has 3 elements, and takes one for each)
     end
 
     test "custom_call_tuple_operand_input" do
@@ -298,6 +298,45 @@ defmodule EXLA.CustomCall.RulesTest do
     end
   end
 
+  describe "aliases" do
+    test "long lists of indices are quoted shortened" do
+      indices = List.duplicate(1000, 40)
+
+      assert mlir([@f32], [@f32], [{"output_operand_aliases", aliases([{indices, 0, []}])}]) ==
+               ~S(mlir_attributes: "output_operand_aliases": element 0: output_tuple_indices are [1000, 1000, 1000, 1000, 1000, 1000, 1000, 1000, 1000, 1000, 1000, 1000, 1000, 1000, 1000, 1000, ... 24 more]; the custom call has one result, so they are [], at line 1, column 2)
+    end
+  end
+
+  describe "numbers" do
+    test "a float that is too large for its type is refused, which MLIR would make an infinity of" do
+      for text <- [
+            "1.0e400",
+            "-1.0e39 : f32",
+            "array<f32: 1.0, 1.0e39>",
+            "dense<1.0e39> : tensor<2xf32>"
+          ] do
+        assert verdict([], [@f32], attributes: [{"k", text}]) ==
+                 ~S(attributes: "k": a float is too large for its type; f32 goes to 3.4028235e38 and f64 to 1.7976931348623157e308; infinity is written in bits, as 0x7F800000 : f32)
+      end
+
+      assert verdict([], [@f32], attributes: [{"k", "{a = {b = 1.0e400}}"}]) ==
+               ~S(attributes: "k": entry "a", entry "b": a float is too large for its type; f32 goes to 3.4028235e38 and f64 to 1.7976931348623157e308; infinity is written in bits, as 0x7F800000 : f32, at line 1, column 11)
+    end
+
+    test "an infinity that is written as its bits passes" do
+      assert verdict([], [@f32], attributes: [{"k", "0x7F800000 : f32"}]) == :ok
+    end
+
+    test "arrays that no handler takes are named by their elements" do
+      for element <- ["ui8", "f16", "bf16"] do
+        value = if element == "ui8", do: "1", else: "1.0"
+
+        assert verdict([], [@f32], attributes: [{"k", "array<#{element}: #{value}>"}]) ==
+                 ~s(attributes: "k": an array of #{element}; a handler takes arrays of i8, i16, i32, i64, f32 and f64; write unsigned ones as dense, such as dense<[1, 2]> : tensor<2xui8>)
+      end
+    end
+  end
+
   describe "called computations" do
     test "a function of the module may be called" do
       x = Value.parameter(@f32x2)
@@ -316,7 +355,7 @@ defmodule EXLA.CustomCall.RulesTest do
 
     test "functions that call each other in a circle are refused, where XLA would recurse for ever" do
       assert mlir([], [@f32], [{"called_computations", "[@f]"}]) ==
-               ~S("f": functions call each other in a circle: "f", "f"; XLA has no recursion; use the operation stablehlo.while)
+               ~S("f": functions call each other in a circle, in calls or called_computations: "f", "f"; XLA has no recursion; use the operation stablehlo.while)
     end
   end
 
@@ -560,7 +599,16 @@ defmodule EXLA.CustomCall.RulesTest do
   describe "dialects" do
     test "attributes of dialects that XLA does not have are refused with their place" do
       assert mlir([], [@f32], [{"k", "[1, #foo.bar<2>]"}]) ==
-               ~S(mlir_attributes: the text of "k" is not an MLIR attribute: XLA has no dialect foo; it reads attributes and types of arith, cf, chlo, func, mhlo, ml_program, quant, sdy, shape, sparse_tensor, stablehlo, tensor, vhlo, at line 1, column 5: "[1, #foo.bar<2>]")
+               ~S(mlir_attributes: "k": XLA has no dialect foo; it reads attributes and types of arith, cf, chlo, func, mhlo, ml_program, quant, sdy, shape, sparse_tensor, stablehlo, tensor, vhlo, at line 1, column 5)
+    end
+
+    test "an attribute of a dialect reaches no handler, which is a fault of the spec" do
+      spec = %Spec{call_target_name: "k", attributes: [{"k", "[1, #sdy.mesh<[]>]"}]}
+      {:error, error} = Module.check([], [], effects: Value.custom_call([], spec, []))
+      assert {error.kind, error.line, error.column} == {:spec, 1, 5}
+
+      assert error.message ==
+               ~S(attributes: "k": what belongs to a dialect reaches no handler; write it as a string, at line 1, column 5)
     end
 
     test "unregistered names pass, in known dialects and in unknown ones" do

@@ -45,6 +45,20 @@ defmodule EXLA.CustomCall.WarningTest do
     assert Enum.map(error.faults, & &1.name) == ["a", "b"]
   end
 
+  test "a tensor in two aliases makes one" do
+    alias_of = fn operand ->
+      "#stablehlo.output_operand_alias<output_tuple_indices = [], " <>
+        "operand_index = #{operand}, operand_tuple_indices = []>"
+    end
+
+    assert warnings([{"output_operand_aliases", "[#{alias_of.(0)}]"}]) == []
+
+    assert [
+             %Warning{found: "element 1: the result [] has an alias already"},
+             %Warning{found: "element 1: the operand 0[] has an alias already"}
+           ] = warnings([{"output_operand_aliases", "[#{alias_of.(0)}, #{alias_of.(0)}]"}])
+  end
+
   test "another value of the option is refused" do
     assert {:error, %{field: :warnings, message: message}} = build([], warnings: true)
     assert message == "expected :warnings to be :log, :ignore or :error, got: true"

@@ -3,7 +3,13 @@
 //! Source: StableHLO specification, `custom_call`, and the verifier of `stablehlo.custom_call`.
 
 use super::{Findings, Parsed, Subject, MLIR_ATTRIBUTES};
-use crate::{path::Step, types::Type, view::View};
+use crate::{
+    error::Integers,
+    path::{Step, Words},
+    types::Type,
+    view::View,
+    warning::Warning,
+};
 use std::collections::HashSet;
 
 const AN_ALIAS: &str = "an alias is #stablehlo.output_operand_alias<output_tuple_indices = [], \
@@ -171,21 +177,36 @@ pub(super) fn check(
                     "an operand and a result that share memory have one type".into(),
                 );
             }
-            if matches!(operand, Type::Buffer { .. }) {
-                if !outputs.insert(alias.output.clone()) {
-                    fault(
-                        format!("the buffer result {:?} has an alias already", alias.output),
-                        "a buffer has one alias".into(),
-                    );
-                }
-                if !operands.insert((alias.operand, alias.operand_part.clone())) {
-                    fault(
-                        format!(
-                            "the buffer operand {}{:?} has an alias already",
-                            alias.operand, alias.operand_part
-                        ),
-                        "a buffer has one alias".into(),
-                    );
+            let is_buffer = matches!(operand, Type::Buffer { .. });
+            let noun = if is_buffer { "buffer " } else { "" };
+            let mut twice = Vec::new();
+            if !outputs.insert(alias.output.clone()) {
+                let output = Integers(&alias.output);
+                twice.push(format!("the {noun}result {output} has an alias already"));
+            }
+            if !operands.insert((alias.operand, alias.operand_part.clone())) {
+                let Alias { operand, .. } = alias;
+                let part = Integers(&alias.operand_part);
+                twice.push(format!(
+                    "the {noun}operand {operand}{part} has an alias already"
+                ));
+            }
+            let path = [Step::Element(index)];
+            for found in twice {
+                if is_buffer {
+                    let expected = "a buffer has one alias";
+                    findings.fault(MLIR_ATTRIBUTES, parsed.given, &path, found, expected);
+                } else {
+                    // XLA takes it.
+                    findings.warnings.push(Warning {
+                        field: MLIR_ATTRIBUTES,
+                        name: parsed.given.name.into(),
+                        found: format!("{}: {found}", Words(&path)),
+                        instead:
+                            "more than two values would share its memory; give each result and \
+                                  each operand one alias"
+                                .into(),
+                    });
                 }
             }
         }
@@ -197,7 +218,7 @@ pub(super) fn check(
                 findings.field(
                     MLIR_ATTRIBUTES,
                     Some(b"output_operand_aliases"),
-                    format!("the buffer result {buffer:?} has no alias"),
+                    format!("the buffer result {} has no alias", Integers(&buffer)),
                     "every buffer result is an alias of a buffer operand",
                 );
             }
@@ -223,7 +244,10 @@ fn operand_part<'a>(subject: Subject<'a>, alias: &Alias) -> Result<&'a Type, (St
     };
     part(operand, &alias.operand_part).ok_or_else(|| {
         (
-            format!("operand_tuple_indices are {:?}", alias.operand_part),
+            format!(
+                "operand_tuple_indices are {}",
+                Integers(&alias.operand_part)
+            ),
             match operand {
                 Type::Tuple(_) => format!("operand {} is a {operand}", alias.operand),
                 _ => format!("operand {} is no tuple, so they are []", alias.operand),
@@ -234,7 +258,7 @@ fn operand_part<'a>(subject: Subject<'a>, alias: &Alias) -> Result<&'a Type, (St
 
 /// The same for a result.
 fn output_part<'a>(subject: Subject<'a>, alias: &Alias) -> Result<&'a Type, (String, String)> {
-    let found = || format!("output_tuple_indices are {:?}", alias.output);
+    let found = || format!("output_tuple_indices are {}", Integers(&alias.output));
     match subject.results {
         [] => Err((found(), "the custom call has no result".into())),
         [result] => part(result, &alias.output).ok_or_else(|| {

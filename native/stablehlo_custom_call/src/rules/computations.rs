@@ -192,7 +192,7 @@ fn circle(way: &[(&[u8], std::slice::Iter<'_, Vec<u8>>)], name: &[u8]) -> Error 
     graph_rule(
         name,
         format!(
-            "functions call each other in a circle: {}",
+            "functions call each other in a circle, in calls or called_computations: {}",
             names.join(", ")
         ),
         "XLA has no recursion; use the operation stablehlo.while",
@@ -230,7 +230,7 @@ mod tests {
     fn a_circle_is_refused_with_its_functions() {
         assert_eq!(
             acyclic(&[("f", &["f"])]).unwrap_err(),
-            "functions call each other in a circle: \"f\", \"f\""
+            "functions call each other in a circle, in calls or called_computations: \"f\", \"f\""
         );
         let longer = acyclic(&[("main", &["a"]), ("a", &["b"]), ("b", &["a"])]).unwrap_err();
         assert!(

@@ -4,7 +4,8 @@
 //! only, and reads them. Both CPU plugins have the same dialects.
 
 use super::aliases::Alias;
-use crate::shardy;
+use crate::error::Quoted;
+use crate::shardy::{self, find_place};
 
 /// Where an attribute text stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,9 +35,25 @@ const DIALECTS: [&str; 13] = [
     "vhlo",
 ];
 
+/// What is wrong with an attribute or a type of a dialect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Wrong {
+    /// Its dialect does not read it.
+    Syntax(String),
+    /// It can be read and is not taken: what was found, and what would be right.
+    Rule { found: String, expected: String },
+}
+
+fn rule(found: impl Into<String>, expected: impl Into<String>) -> Wrong {
+    Wrong::Rule {
+        found: found.into(),
+        expected: expected.into(),
+    }
+}
+
 /// Checks the symbol that begins at `at` with a `#` or a `!`. The error is a byte of the text, and what
 /// is wrong there.
-pub(crate) fn check(text: &[u8], at: usize, position: Position) -> Result<(), (usize, String)> {
+pub(crate) fn check(text: &[u8], at: usize, position: Position) -> Result<(), (usize, Wrong)> {
     let is_type = text.get(at) == Some(&b'!');
     let name = word(text, at + 1);
     let after = at + 1 + name.len();
@@ -56,24 +73,31 @@ pub(crate) fn check(text: &[u8], at: usize, position: Position) -> Result<(), (u
     if position == Position::TypedFfi {
         return Err((
             at,
-            "what belongs to a dialect reaches no handler; write it as a string".into(),
+            rule(
+                "what belongs to a dialect reaches no handler",
+                "write it as a string",
+            ),
         ));
     }
     if !DIALECTS.iter().any(|known| known.as_bytes() == dialect) {
         return Err((
             at,
-            format!(
-                "XLA has no dialect {shown}; it reads attributes and types of {}",
-                DIALECTS.join(", ")
+            rule(
+                format!("XLA has no dialect {shown}"),
+                format!("it reads attributes and types of {}", DIALECTS.join(", ")),
             ),
         ));
     }
     if dialect == b"sdy" && !is_type {
-        let attribute =
-            shardy::Attribute::parse(symbol).map_err(|fault| (at + fault.offset, fault.message))?;
+        let attribute = shardy::Attribute::parse(symbol)
+            .map_err(|fault| (at + fault.offset, Wrong::Syntax(fault.message)))?;
         // What Shardy checks of an attribute wherever it stands.
         return match attribute.verify().into_iter().next() {
-            Some(fault) => Err((at, fault.to_string())),
+            Some(fault) => {
+                let place = at + find_place(symbol, &fault.place);
+                let (found, expected) = fault.parts();
+                Err((place, rule(found, expected)))
+            }
             None => Ok(()),
         };
     }
@@ -90,9 +114,11 @@ pub(crate) fn check(text: &[u8], at: usize, position: Position) -> Result<(), (u
             return Alias::parse(data).map(|_| ()).map_err(|wrong| {
                 (
                     at + from + wrong,
-                    "an alias is #stablehlo.output_operand_alias<output_tuple_indices = [], \
-                     operand_index = 0, operand_tuple_indices = []>"
-                        .into(),
+                    Wrong::Syntax(
+                        "an alias is #stablehlo.output_operand_alias<output_tuple_indices = [], \
+                         operand_index = 0, operand_tuple_indices = []>"
+                            .into(),
+                    ),
                 )
             });
         }
@@ -100,11 +126,16 @@ pub(crate) fn check(text: &[u8], at: usize, position: Position) -> Result<(), (u
     Err((
         at,
         if is_type {
-            "of the types of dialects, a custom call's attributes take !stablehlo.token only".into()
+            rule(
+                format!("it is {}", Quoted(symbol)),
+                "of the types of dialects, a custom call's attributes take !stablehlo.token only",
+            )
         } else {
-            "of the attributes of dialects, a custom call takes those of sdy and \
-             #stablehlo.output_operand_alias"
-                .into()
+            rule(
+                format!("it is {}", Quoted(symbol)),
+                "of the attributes of dialects, a custom call takes those of sdy and \
+                 #stablehlo.output_operand_alias",
+            )
         },
     ))
 }

@@ -5,7 +5,7 @@
 //! in `xla/hlo/parser` of openxla/xla, and experiments on both CPU plugins.
 
 use super::{Findings, Parsed};
-use crate::{types::Type, view::View, warning::Warning};
+use crate::{error::Count, types::Type, view::View, warning::Warning};
 use std::collections::HashSet;
 
 const EXAMPLES: &str =
@@ -60,6 +60,10 @@ pub(crate) fn check(
     };
     let mut leaves = Vec::new();
     leaves_of(results, &mut leaves);
+    let what = match results {
+        [Type::Tuple(_)] => "element",
+        _ => "result",
+    };
     if results.is_empty() {
         return warn("XLA drops it, since there is no result".into());
     }
@@ -70,7 +74,7 @@ pub(crate) fn check(
     match &sharding {
         Sharding::One(single) => {
             for (index, leaf) in leaves.iter().enumerate() {
-                if let Some((found, expected)) = mismatch(single, leaf, index) {
+                if let Some((found, expected)) = mismatch(single, leaf, what, index) {
                     fault(found, expected);
                 }
             }
@@ -80,12 +84,12 @@ pub(crate) fn check(
             "there is one value, and it takes one sharding".into(),
         ),
         Sharding::Tuple(shardings) if shardings.len() != leaves.len() => fault(
-            format!("it has {} shardings", shardings.len()),
-            format!("there are {} values, and each takes one", leaves.len()),
+            format!("it has {}", Count(shardings.len(), "sharding")),
+            format!("it takes one for each of {}", Count(leaves.len(), what)),
         ),
         Sharding::Tuple(shardings) => {
             for (index, (single, leaf)) in shardings.iter().zip(&leaves).enumerate() {
-                if let Some((found, expected)) = mismatch(single, leaf, index) {
+                if let Some((found, expected)) = mismatch(single, leaf, what, index) {
                     fault(found, expected);
                 }
             }
@@ -104,7 +108,12 @@ fn leaves_of<'a>(types: &'a [Type], leaves: &mut Vec<&'a Type>) {
 }
 
 /// Why a sharding does not fit a result.
-fn mismatch(sharding: &Single, r#type: &Type, index: usize) -> Option<(String, String)> {
+fn mismatch(
+    sharding: &Single,
+    r#type: &Type,
+    what: &str,
+    index: usize,
+) -> Option<(String, String)> {
     if let Some(device) = sharding.maximal.filter(|device| *device < 0) {
         return Some((
             format!("it names device {device}"),
@@ -122,7 +131,7 @@ fn mismatch(sharding: &Single, r#type: &Type, index: usize) -> Option<(String, S
     let tiles = sharding.tiles.as_ref()?;
     let Type::Tensor { dimensions, .. } = r#type else {
         return Some((
-            format!("it splits result {index}, which is a {type}"),
+            format!("it splits {what} {index}, which is a {type}"),
             "only tensors can be split".into(),
         ));
     };
@@ -137,10 +146,13 @@ fn mismatch(sharding: &Single, r#type: &Type, index: usize) -> Option<(String, S
         .saturating_sub(usize::from(sharding.replicates_last));
     if split != dimensions.len() {
         return Some((
-            format!("its grid splits {split} dimensions of result {index}"),
             format!(
-                "the result is a {type}, so the grid has {} dimensions, and those of subgroups",
-                dimensions.len()
+                "its grid splits {} of {what} {index}",
+                Count(split, "dimension")
+            ),
+            format!(
+                "the {what} is a {type}, so the grid has {}, and those of subgroups",
+                Count(dimensions.len(), "dimension")
             ),
         ));
     }
@@ -366,6 +378,7 @@ fn product(sizes: &[i64]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::types::ElementType;
 
     fn read(text: &str) -> Option<Sharding> {
         Reader::new(text.as_bytes()).sharding()
@@ -412,6 +425,25 @@ mod tests {
             ),
         ] {
             assert_eq!(read(text), Some(Sharding::One(expected)), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_shardings_that_messages_name_pass() {
+        let matrix = Type::tensor(ElementType::F32, &[2, 2]);
+        let named: Vec<_> = EXAMPLES
+            .split_inclusive('}')
+            .filter_map(|text| text.find('{').map(|at| &text[at..]))
+            .collect();
+        assert_eq!(
+            named,
+            ["{replicated}", "{maximal device=0}", "{devices=[2,1]0,1}"]
+        );
+        for text in named {
+            let Some(Sharding::One(single)) = read(text) else {
+                panic!("{text}");
+            };
+            assert_eq!(mismatch(&single, &matrix, "result", 0), None, "{text}");
         }
     }
 

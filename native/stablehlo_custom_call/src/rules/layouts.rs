@@ -4,6 +4,7 @@
 
 use super::{Findings, Parsed, Subject, MLIR_ATTRIBUTES};
 use crate::{
+    error::{Count, Integers},
     path::Step,
     types::Type,
     view::{Dense, Scalar, View},
@@ -38,20 +39,31 @@ pub(super) fn check(
         );
     }
     if let Some(parsed) = operands {
-        let types: Vec<_> = subject.operands.to_vec();
-        side(parsed, "operand", &types, findings);
+        side(parsed, "operand", subject.operands, findings);
     }
     if let Some(parsed) = results {
-        // The layouts of a single tuple are those of its elements.
-        let types: Vec<_> = match subject.results {
-            [Type::Tuple(elements)] => elements.iter().collect(),
-            results => results.iter().collect(),
-        };
-        side(parsed, "result", &types, findings);
+        let (what, types) = values(subject);
+        side(parsed, what, &types.iter().collect::<Vec<_>>(), findings);
     }
 }
 
-fn side(parsed: &Parsed<'_, '_>, what: &str, types: &[&Type], findings: &mut Findings) {
+/// What results' layouts and tilings are of, and what one is called: of a single tuple its elements.
+fn values<'a>(subject: Subject<'a>) -> (&'static str, &'a [Type]) {
+    match subject.results {
+        [Type::Tuple(elements)] => ("element", elements),
+        results => ("result", results),
+    }
+}
+
+/// Who has the values.
+fn owner(what: &str) -> &'static str {
+    match what {
+        "element" => "the tuple result",
+        _ => "the custom call",
+    }
+}
+
+fn side(parsed: &Parsed<'_, '_>, what: &'static str, types: &[&Type], findings: &mut Findings) {
     let view = parsed.view();
     let View::Array(layouts) = view else {
         let found = format!("it is {}", view.describe());
@@ -66,15 +78,12 @@ fn side(parsed: &Parsed<'_, '_>, what: &str, types: &[&Type], findings: &mut Fin
             &[],
             match layouts.len() {
                 1 => "there is 1 layout".into(),
-                n => format!("there are {}", count(n, "layout")),
+                layouts => format!("there are {}", Count(layouts, "layout")),
             },
             format!(
-                "{} one for each",
-                if types.len() == 1 {
-                    format!("the custom call has 1 {what}, and takes")
-                } else {
-                    format!("the custom call has {} {what}s, and takes", types.len())
-                }
+                "{} has {}, and takes one for each",
+                owner(what),
+                Count(types.len(), what)
             ),
         );
     }
@@ -129,7 +138,7 @@ fn mismatch(
             _ => Some((
                 format!(
                     "a layout of {} for a token",
-                    count(layout.count as usize, "dimension")
+                    Count(layout.count as usize, "dimension")
                 ),
                 format!("{}, whose layout is dense<> : tensor<0xindex>", of("token")),
             )),
@@ -149,7 +158,7 @@ fn mismatch(
     };
     if layout.count != rank as u64 {
         return Some((
-            format!("a layout of {}", count_of_dimensions(layout.count)),
+            format!("a layout of {}", Count(layout.count as usize, "dimension")),
             expected(),
         ));
     }
@@ -159,12 +168,13 @@ fn mismatch(
         .iter()
         .fold(1u64, |product, d| product.saturating_mul(d.unsigned_abs()));
     if !is_row_major && (elements == 0 || elements > MOST_TRANSPOSED) {
-        let row_major: Vec<_> = (0..rank).rev().collect();
+        let row_major: Vec<_> = (0..rank as i64).rev().collect();
         return Some((
-            format!("the layout {minor_to_major:?} for a {type}"),
+            format!("the layout {} for a {type}", Integers(&minor_to_major)),
             format!(
                 "XLA divides by zero where it transposes a tensor of no element, or of more than \
-                 2^34; write dense<{row_major:?}> : tensor<{rank}xindex>"
+                 2^34; write dense<{}> : tensor<{rank}xindex>",
+                Integers(&row_major)
             ),
         ));
     }
@@ -175,26 +185,15 @@ fn mismatch(
             .and_then(|at| seen.get_mut(at))
         {
             Some(seen) if !*seen => *seen = true,
-            _ => return Some((format!("the layout {minor_to_major:?}"), expected())),
+            _ => {
+                return Some((
+                    format!("the layout {}", Integers(&minor_to_major)),
+                    expected(),
+                ))
+            }
         }
     }
     None
-}
-
-fn count_of_dimensions(count: u64) -> String {
-    if count == 1 {
-        "1 dimension".into()
-    } else {
-        format!("{count} dimensions")
-    }
-}
-
-fn count(count: usize, noun: &str) -> String {
-    if count == 1 {
-        format!("1 {noun}")
-    } else {
-        format!("{count} {noun}s")
-    }
 }
 
 /// `result_tilings` is a list with, for each result, a list of tiles.
@@ -211,19 +210,17 @@ pub(super) fn check_tilings(
         findings.fault(MLIR_ATTRIBUTES, parsed.given, &[], found, expected);
         return;
     };
-    let results = match subject.results {
-        [Type::Tuple(elements)] => elements.len(),
-        results => results.len(),
-    };
-    if tilings.len() != results {
+    let (what, types) = values(subject);
+    if tilings.len() != types.len() {
         findings.fault(
             MLIR_ATTRIBUTES,
             parsed.given,
             &[],
-            format!("it has {}", count(tilings.len(), "list")),
+            format!("it has {}", Count(tilings.len(), "list")),
             format!(
-                "the custom call has {}, and takes a list for each",
-                count(results, "result")
+                "{} has {}, and takes a list for each",
+                owner(what),
+                Count(types.len(), what)
             ),
         );
     }

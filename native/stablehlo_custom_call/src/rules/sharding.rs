@@ -136,11 +136,7 @@ pub(super) fn push(
     findings: &mut Findings,
 ) {
     for fault in faults {
-        // A message of Shardy's rules says what was found and, after a semicolon, what would be right.
-        let (found, expected) = match fault.message.rsplit_once("; ") {
-            Some((found, expected)) => (found.to_owned(), expected.to_owned()),
-            None => (fault.message, "see Shardy's rules".into()),
-        };
+        let (found, expected) = fault.parts();
         let at = find_place(given.text, &fault.place);
         // The attribute itself begins where its text does: that is no place to tell.
         let at = if given.text[..at].trim_ascii().is_empty() {
@@ -148,7 +144,6 @@ pub(super) fn push(
         } else {
             at
         };
-        let found = format!("{}: {found}", fault.place);
         findings.push(field, given, at, found, expected);
     }
 }

@@ -6,15 +6,19 @@
 
 use super::{Findings, Parsed, ATTRIBUTES, MLIR_ATTRIBUTES};
 use crate::{
+    error::Quoted,
     path::Step,
-    view::{Dense, Scalar, View},
+    view::{has_infinity, Dense, Scalar, View},
 };
 use melior::ir::{Attribute, AttributeLike};
 
 const INTEGERS: &str = "a handler takes integers of 8, 16, 32 and 64 bits, such as 4 : i64";
 const FLOATS: &str = "a handler takes floats of type f32 and f64, such as 0.5 : f32";
-const ARRAYS: &str =
+const DENSE: &str =
     "a handler takes dense arrays of integers of 8, 16, 32 and 64 bits, of f32 and of f64";
+const ARRAYS: &str =
+    "a handler takes arrays of i8, i16, i32, i64, f32 and f64; write unsigned ones as \
+                      dense, such as dense<[1, 2]> : tensor<2xui8>";
 
 /// The bytes that the arrays of a module's custom calls may still make XLA allocate.
 #[derive(Debug)]
@@ -46,8 +50,38 @@ impl Budget {
 
 /// Checks one attribute that a handler is to see.
 pub(super) fn check<'a>(parsed: &Parsed<'a, '_>, budget: &mut Budget, findings: &mut Findings) {
+    // Bits in hexadecimal can be those of an infinity; a number in decimals that is one was too large.
+    let has_bits = parsed.given.text.windows(2).any(|pair| pair == b"0x");
+    if !has_bits {
+        check_overflow(parsed, parsed.attribute, &mut Vec::new(), findings);
+    }
     // A text nests no deeper than its limit, so that this recursion is bounded too.
     value(parsed, parsed.attribute, &mut Vec::new(), budget, findings);
+}
+
+/// MLIR rounds a float that is too large for its type to infinity.
+fn check_overflow<'c>(
+    parsed: &Parsed<'_, 'c>,
+    attribute: Attribute<'c>,
+    path: &mut Vec<Step<'c>>,
+    findings: &mut Findings,
+) {
+    if let View::Dictionary(entries) = View::of(attribute) {
+        for (key, entry) in entries {
+            path.push(Step::Key(key));
+            check_overflow(parsed, entry, path, findings);
+            path.pop();
+        }
+    } else if has_infinity(attribute) {
+        findings.fault(
+            ATTRIBUTES,
+            parsed.given,
+            path,
+            "a float is too large for its type",
+            "f32 goes to 3.4028235e38 and f64 to 1.7976931348623157e308; infinity is written in bits, \
+             as 0x7F800000 : f32",
+        );
+    }
 }
 
 fn value<'c>(
@@ -84,7 +118,8 @@ fn value<'c>(
         }
         View::Integer(_) => INTEGERS,
         View::Float(_) => FLOATS,
-        View::Dense(_) => ARRAYS,
+        View::Dense(_) => DENSE,
+        View::Other if array_of(attribute).is_some() => ARRAYS,
         View::Unit => "a handler takes no unit; write true",
         View::Symbol(_) | View::NestedSymbol => "a handler takes no symbol; write it as a string",
         View::Type => "a handler takes no type; write it as a string",
@@ -112,19 +147,19 @@ fn found(view: &View<'_>, attribute: Attribute<'_>) -> String {
             Scalar::Integer { width, .. } => format!("a dense array of integers of {width} bits"),
             _ => format!("a dense array of type {}", attribute.r#type()),
         },
-        View::Other => shortened(&attribute.to_string()),
+        View::Other => match array_of(attribute) {
+            Some(element) => format!("an array of {element}"),
+            None => Quoted(attribute.to_string().as_bytes()).to_string(),
+        },
         other => other.describe().into(),
     }
 }
 
-const LONGEST: usize = 40;
-
-fn shortened(text: &str) -> String {
-    if text.chars().count() <= LONGEST {
-        return text.into();
-    }
-    let beginning: String = text.chars().take(LONGEST).collect();
-    format!("{beginning}...")
+/// The type of the elements of an `array<...>` that [`View`] has no word for.
+fn array_of(attribute: Attribute<'_>) -> Option<String> {
+    let text = attribute.to_string();
+    let (element, _) = text.strip_prefix("array<")?.split_once([':', '>'])?;
+    Some(element.into())
 }
 
 /// `mhlo.literal` becomes a constant of XLA's own, which ends the process at a type that XLA lacks.

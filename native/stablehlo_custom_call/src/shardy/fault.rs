@@ -1,3 +1,4 @@
+pub(super) use crate::error::Count;
 use std::fmt::{self, Display, Formatter};
 
 /// Why a text is no attribute of Shardy's.
@@ -24,6 +25,17 @@ pub struct Fault {
     pub place: String,
     /// What was found there and what would be right.
     pub message: String,
+}
+
+impl Fault {
+    /// Place and finding, and what would be right. A message has the two with a semicolon between.
+    pub(crate) fn parts(&self) -> (String, String) {
+        let (found, expected) = self
+            .message
+            .rsplit_once("; ")
+            .unwrap_or((&self.message, "see Shardy's rules"));
+        (format!("{}: {found}", self.place), expected.into())
+    }
 }
 
 impl Display for Fault {
@@ -93,16 +105,5 @@ impl Display for Quoted<'_> {
             }
         }
         formatter.write_str(if cut { "\"..." } else { "\"" })
-    }
-}
-
-/// A count and what is counted, in the singular or the plural.
-pub(super) struct Count(pub usize, pub &'static str);
-
-impl Display for Count {
-    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
-        let Self(count, noun) = self;
-        let plural = if *count == 1 { "" } else { "s" };
-        write!(formatter, "{count} {noun}{plural}")
     }
 }

@@ -862,12 +862,14 @@ fn a_sharding_names_a_mesh_of_the_module() {
     let known = meshes(&[("mesh", FOO), ("tp", BAR)]);
     assert_eq!(
         told(&sharding.verify(&shape("8x8"), &known)),
-        [r#"the mesh: the module has no mesh "other"; there is "mesh", "tp""#]
+        [
+            r#"the mesh: the module has no mesh "other"; there is "mesh", "tp": give it with the module's option meshes"#
+        ]
     );
     assert_eq!(
         told(&sharding.verify(&shape("8x8"), &Meshes::new())),
         [
-            r#"the mesh: the module has no mesh "other"; there is no mesh, so give it with the module's option meshes"#
+            r#"the mesh: the module has no mesh "other"; there is no mesh: give it with the module's option meshes"#
         ]
     );
 }
@@ -945,7 +947,9 @@ fn an_operation_without_results_may_have_a_sharding_that_splits_nothing() {
     );
     assert_eq!(
         per_value_faults(BAR, "<@nope, []>", &[]),
-        [r#"the mesh: the module has no mesh "nope"; there is "mesh""#]
+        [
+            r#"the mesh: the module has no mesh "nope"; there is "mesh": give it with the module's option meshes"#
+        ]
     );
 }
 

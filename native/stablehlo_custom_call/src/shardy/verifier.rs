@@ -211,14 +211,9 @@ impl Sharding {
                     faults.add(
                         format_args!("{prefix}the mesh"),
                         format_args!(
-                            "the module has no mesh {}; {}{}",
+                            "the module has no mesh {}; {}: give it with the module's option meshes",
                             Quoted(name.as_bytes()),
                             Known("mesh", meshes.keys().map(String::as_str)),
-                            if meshes.is_empty() {
-                                ", so give it with the module's option meshes"
-                            } else {
-                                ""
-                            }
                         ),
                     );
                 }
