@@ -157,7 +157,8 @@ impl Found {
             _ => writeln!(text, "# the checker {}", one_line(&class.ours))?,
         }
         record.accept = match class.kind {
-            Kind::RefusesWhatXlaAccepts => Some(true),
+            // What XLA refuses in words, the package may take.
+            Kind::RefusesWhatXlaAccepts | Kind::AcceptsWhatXlaRefusesLater => Some(true),
             Kind::CheckerDies => None,
             _ => Some(false),
         };
