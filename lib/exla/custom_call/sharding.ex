@@ -170,7 +170,7 @@ defmodule EXLA.CustomCall.Sharding do
       {:ok, Sharding.new(mesh, ["x", :open])}
       iex> {:error, error} = Sharding.parse(~S(#sdy.sharding<@ring, [{"x"}]>), mesh)
       iex> error.message
-      ~S(a sharding: the mesh: the module has no mesh "ring"; there is "mesh")
+      ~S(a sharding: the mesh: the module has no mesh "ring"; there is "mesh": give it with the module's option meshes)
   """
   @spec parse(binary(), Mesh.t() | [Mesh.t()]) :: {:ok, t()} | {:error, Error.t()}
   def parse(text, meshes) do

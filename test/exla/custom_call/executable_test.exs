@@ -711,15 +711,24 @@ defmodule EXLA.CustomCall.ExecutableTest do
   end
 
   test "a list of donated parameters that is none makes bytes damaged" do
-    <<"EXLA.CustomCall.Executable 1\n", _hash::binary-size(32), size::32, head::binary-size(size),
+    <<"EXLA.CustomCall.Executable 2\n", _hash::binary-size(32), size::32, head::binary-size(size),
       bytes::binary>> = Executable.serialize!(add())
 
-    {parameters, results, []} = :erlang.binary_to_term(head)
+    {parameters, results, [], nil} = :erlang.binary_to_term(head)
 
-    for parts <- [{parameters, results, %{}}, {parameters, results ++ :tail, []}, {[:a], [], []}] do
+    for parts <- [
+          {parameters, results, %{}, nil},
+          {parameters, results ++ :tail, [], nil},
+          {[:a], [], [], nil},
+          {parameters, results, []},
+          {parameters, results, [], {"mesh", "#sdy.mesh<>", [nil, nil], [nil]}},
+          {parameters, results, [], {"mesh", ~S(#sdy.mesh<["x"=2]>), [nil, "?"], [nil]}},
+          {parameters, results, [], {"mesh", ~S(#sdy.mesh<["x"=2]>), [nil | nil], [nil]}},
+          {parameters, results, [], {"mesh", ~S(#sdy.mesh<["x"=2]>), [nil, 7], [nil]}}
+        ] do
       head = :erlang.term_to_binary(parts)
       body = <<byte_size(head)::32, head::binary, bytes::binary>>
-      forged = "EXLA.CustomCall.Executable 1\n" <> :crypto.hash(:sha256, body) <> body
+      forged = "EXLA.CustomCall.Executable 2\n" <> :crypto.hash(:sha256, body) <> body
       {:error, error} = Executable.deserialize(XLA.client(), forged)
       assert error.message == "the bytes of the executable are damaged: compile it anew"
     end

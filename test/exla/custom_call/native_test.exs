@@ -97,7 +97,7 @@ defmodule EXLA.CustomCall.NativeTest do
 
     y = Enum.reduce(1..50_000, x, fn _, y -> hd(Value.op("stablehlo.tanh", [y], [type])) end)
 
-    {:ok, functions, count, bytes} =
+    {:ok, functions, [], count, bytes} =
       EXLA.CustomCall.Graph.flatten(Value.function("main", [x], [y], private: false), [], [])
 
     assert {count, bytes} == {50_001, 50_000}
