@@ -6,7 +6,21 @@ defmodule Fuzz.Targets.Builders do
 
   use Fuzz.Target
 
-  alias EXLA.CustomCall.{Attribute, Context, Module, Spec, Typespec, Value}
+  alias EXLA.CustomCall.{Attribute, Context, Mesh, Module, Sharding, ShardingRule, Spec, Typespec}
+  alias EXLA.CustomCall.Value
+
+  @mesh %Mesh{name: "mesh", axes: [{"x", 2}, {"y", 4}], devices: [7, 6, 5, 4, 3, 2, 1, 0]}
+  @sharding %Sharding{
+    mesh: @mesh,
+    dimensions: [%{axes: ["x", {"y", 1, 2}], open: true, priority: 1}],
+    replicated: [{"y", 2, 2}]
+  }
+  @rule %ShardingRule{
+    operands: [[[:rows]]],
+    results: [[[:rows]]],
+    sizes: [rows: 4],
+    blocked_propagation: [:rows]
+  }
 
   @typespecs [
     %{type: {:f, 32}, shape: {2, 2}},
@@ -91,6 +105,40 @@ defmodule Fuzz.Targets.Builders do
            backend_config: nil
          }}},
        [%{type: {:f, 32}, shape: {4}}]
+     ]},
+    {Value, :custom_call,
+     [
+       [{:"$", :value}],
+       {:"$", {:spec, %{call_target_name: "k", mlir_attributes: []}}},
+       [%{type: {:f, 32}, shape: {4}}],
+       [partition: %{rows: "x"}, mesh: @mesh, sharding_rule: @rule, reduce: [:max]]
+     ]},
+    {Value, :shard, [{:"$", :value}, @sharding]},
+    {Value, :parameter, [%{type: {:f, 32}, shape: {4}}, [sharding: @sharding]]},
+    {Mesh, :new, [[{"x", 2}, {:y, 2}], [name: "m", devices: [3, 1, 2, 0]]]},
+    {Mesh, :from, [%{__struct__: Nx.Mesh, name: "m", shape: {2, 2}}]},
+    {Mesh, :from, [@mesh]},
+    {Mesh, :size, [@mesh]},
+    {Mesh, :devices, [@mesh]},
+    {Mesh, :groups, [@mesh, ["x", :y]]},
+    {Mesh, :parse, [~S(#sdy.mesh<["x"=2], device_ids=[1, 0]>), [name: "m"]]},
+    {Sharding, :new, [@mesh, ["x", nil, {:open, ["y"]}, []], [replicated: [], unreduced: []]]},
+    {Sharding, :replicated, [@mesh, 2]},
+    {Sharding, :from, [%{0 => [0], -1 => "y"}, @mesh, %{type: {:f, 32}, shape: {4, 8}}]},
+    {Sharding, :from, [@sharding, @mesh, %{type: {:f, 32}, shape: {4}}]},
+    {Sharding, :parse, [~S(#sdy.sharding<@mesh, [{"x"}, {?}]>), @mesh]},
+    {Sharding, :local_shape, [@sharding, {4}]},
+    {Sharding, :slices, [@sharding, {4}]},
+    {Sharding, :to_table, [@sharding, {4}]},
+    {Sharding, :to_svg, [@sharding, {4}, [layout: [0], dimensions: [0], title: "t"]]},
+    {ShardingRule, :new,
+     [[[:a, [:b, :c]]], [[:a]], [a: 2, b: 3, c: 4], [reduction: [:b], custom: false]]},
+    {ShardingRule, :parse, ["#sdy.op_sharding_rule<([i, jk])->([i]) {i=2, j=3, k=4}>"]},
+    {Module, :build,
+     [
+       [{:"$", :value}],
+       [{{:"$", :value}, @sharding}],
+       [mesh: @mesh, parameter_shardings: [%{0 => [0]}], result_shardings: [["x"]]]
      ]},
     {Module, :build,
      [

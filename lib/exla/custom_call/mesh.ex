@@ -89,7 +89,7 @@ defmodule EXLA.CustomCall.Mesh do
       #EXLA.CustomCall.Mesh<@mesh ["axis_0"=2, "axis_1"=4]>
   """
   @spec from(t() | map()) :: t()
-  def from(%__MODULE__{} = mesh), do: mesh
+  def from(%{__struct__: __MODULE__} = mesh), do: formed!(mesh)
 
   def from(%{__struct__: Nx.Mesh, name: name, shape: shape}) when is_tuple(shape) do
     axes = shape |> Tuple.to_list() |> Enum.with_index(&{"axis_#{&2}", &1})
@@ -100,6 +100,34 @@ defmodule EXLA.CustomCall.Mesh do
     raise ArgumentError,
           "expected an EXLA.CustomCall.Mesh or an Nx.Mesh, got: #{inspect(other)}"
   end
+
+  @doc false
+  # A struct that somebody wrote by hand may hold anything.
+  def formed!(%{__struct__: __MODULE__, name: name, axes: axes, devices: devices} = mesh) do
+    axis? = fn
+      {name, size} -> is_binary(name) and int64?(size) and size > 0
+      _ -> false
+    end
+
+    if is_binary(name) and name != "" and SpecTerms.proper_list?(axes) and
+         Enum.all?(axes, axis?) and SpecTerms.proper_list?(devices) and
+         Enum.all?(devices, &(int64?(&1) and &1 >= 0)) and
+         (devices == [] or axes == [] or length(devices) == product(axes)) do
+      mesh
+    else
+      raise ArgumentError,
+            "expected a mesh as EXLA.CustomCall.Mesh.new/2 makes it, got the fields: " <>
+              inspect(Map.from_struct(mesh), structs: false)
+    end
+  end
+
+  def formed!(other) do
+    # Not as the struct that it may be, whose fields are looked at to print it.
+    raise ArgumentError,
+          "expected an EXLA.CustomCall.Mesh, got: #{inspect(other, structs: false)}"
+  end
+
+  defp product(axes), do: axes |> Enum.map(&elem(&1, 1)) |> Enum.product()
 
   @doc """
   The mesh of a text, as `to_string/1` writes it.
@@ -124,11 +152,15 @@ defmodule EXLA.CustomCall.Mesh do
   How many devices the mesh has.
   """
   @spec size(t()) :: pos_integer()
-  def size(%__MODULE__{axes: [], devices: devices}), do: max(length(devices), 1)
-  def size(%__MODULE__{axes: axes}), do: axes |> Enum.map(&elem(&1, 1)) |> Enum.product()
+  def size(mesh) do
+    case formed!(mesh) do
+      %{axes: [], devices: devices} -> max(length(devices), 1)
+      %{axes: axes} -> product(axes)
+    end
+  end
 
   @doc """
-  The devices in row-major order of the axes.
+  The devices in row-major order of the axes. Raises `ArgumentError` for a mesh of more than 1,048,576.
 
   ## Examples
 
@@ -136,8 +168,26 @@ defmodule EXLA.CustomCall.Mesh do
       [0, 1, 2]
   """
   @spec devices(t()) :: [non_neg_integer()]
-  def devices(%__MODULE__{devices: []} = mesh), do: Enum.to_list(0..(size(mesh) - 1)//1)
-  def devices(%__MODULE__{devices: devices}), do: devices
+  def devices(mesh) do
+    case formed!(mesh) do
+      %{devices: []} -> mesh |> listed!() |> then(&Enum.to_list(0..(&1 - 1)//1))
+      %{devices: devices} -> devices
+    end
+  end
+
+  # A mesh of any size may be written into a module, and its devices may be too many to list.
+  @most_listed 1_048_576
+
+  defp listed!(mesh) do
+    case size(mesh) do
+      size when size <= @most_listed ->
+        size
+
+      size ->
+        raise ArgumentError,
+              "a mesh of #{size} devices is too large to list them; at most #{@most_listed} are listed"
+    end
+  end
 
   @doc """
   The devices in groups that differ along `axes` alone, as a collective over these axes wants them.
@@ -149,7 +199,13 @@ defmodule EXLA.CustomCall.Mesh do
       [[0, 2], [1, 3]]
   """
   @spec groups(t(), [axis()]) :: [[non_neg_integer()]]
-  def groups(%__MODULE__{axes: mesh_axes} = mesh, axes) do
+  def groups(mesh, axes) do
+    %{axes: mesh_axes} = formed!(mesh)
+
+    unless SpecTerms.proper_list?(axes) do
+      raise ArgumentError, "expected a list of axes, got: #{inspect(axes)}"
+    end
+
     axes = Enum.map(axes, &axis_name/1)
     for axis <- axes, do: axis_size!(mesh, axis)
     inside = for {{name, _}, index} <- Enum.with_index(mesh_axes), name in axes, do: index
@@ -167,6 +223,8 @@ defmodule EXLA.CustomCall.Mesh do
   @doc false
   # Each device with its place along each axis, in row-major order of the axes.
   def coordinates(%__MODULE__{axes: axes} = mesh) do
+    listed!(mesh)
+
     places =
       Enum.reduce(axes, [[]], fn {_, n}, done -> for at <- done, i <- 0..(n - 1), do: [i | at] end)
 
@@ -242,7 +300,7 @@ defmodule EXLA.CustomCall.Mesh do
   defp example(:rule), do: "a rule, such as #sdy.op_sharding_rule<([i])->([i]) {i=2}>"
 
   defp check!(mesh) do
-    Error.unwrap!(read(to_string(mesh), [], "a mesh", :mesh))
+    Error.unwrap!(read(text(mesh), [], "a mesh", :mesh))
     mesh
   end
 
@@ -276,20 +334,28 @@ defmodule EXLA.CustomCall.Mesh do
     "\"#{escaped}\""
   end
 
-  defimpl String.Chars do
-    alias EXLA.CustomCall.Mesh
+  # The text of what may be at fault.
+  defp text(%{axes: axes, devices: devices}) do
+    axes = Enum.map_join(axes, ", ", fn {name, size} -> "#{quoted(name)}=#{size}" end)
+    devices = if devices == [], do: "", else: ", device_ids=[#{Enum.join(devices, ", ")}]"
+    "#sdy.mesh<[#{axes}]#{devices}>"
+  end
 
-    def to_string(%{axes: axes, devices: devices}) do
-      axes = Enum.map_join(axes, ", ", fn {name, size} -> "#{Mesh.quoted(name)}=#{size}" end)
-      devices = if devices == [], do: "", else: ", device_ids=[#{Enum.join(devices, ", ")}]"
-      "#sdy.mesh<[#{axes}]#{devices}>"
-    end
+  @doc false
+  def to_text(mesh), do: mesh |> formed!() |> text()
+
+  defimpl String.Chars do
+    def to_string(mesh), do: EXLA.CustomCall.Mesh.to_text(mesh)
   end
 
   defimpl Inspect do
-    def inspect(%{name: name} = mesh, _opts) do
+    def inspect(mesh, opts) do
+      EXLA.CustomCall.Mesh.formed!(mesh)
       "#sdy.mesh<" <> rest = to_string(mesh)
-      "#EXLA.CustomCall.Mesh<@#{name} #{rest}"
+      "#EXLA.CustomCall.Mesh<@#{mesh.name} #{rest}"
+    rescue
+      # One that somebody wrote by hand, with fields that make no sense.
+      ArgumentError -> Inspect.Any.inspect(mesh, opts)
     end
   end
 end

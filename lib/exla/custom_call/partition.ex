@@ -477,7 +477,7 @@ defmodule EXLA.CustomCall.Partition do
     end
   end
 
-  def rule(%ShardingRule{} = rule, _spec), do: {:ok, rule}
+  def rule(%ShardingRule{} = rule, _spec), do: {:ok, ShardingRule.formed!(rule)}
 
   def rule(other, _spec) do
     error("expected :sharding_rule to be an EXLA.CustomCall.ShardingRule, got: #{inspect(other)}")

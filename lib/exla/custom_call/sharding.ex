@@ -20,6 +20,9 @@ defmodule EXLA.CustomCall.Sharding do
 
   alias EXLA.CustomCall.{Error, Mesh, SpecTerms, Typespec}
 
+  # As many as a type has.
+  @most_dimensions 1024
+
   @enforce_keys [:mesh, :dimensions]
   defstruct [:mesh, :dimensions, replicated: [], unreduced: [], reduction: :sum]
 
@@ -113,7 +116,14 @@ defmodule EXLA.CustomCall.Sharding do
       #EXLA.CustomCall.Sharding<@mesh, [{}, {}]>
   """
   @spec replicated(Mesh.t() | map(), non_neg_integer()) :: t()
-  def replicated(mesh, rank), do: new(mesh, List.duplicate(nil, rank))
+  def replicated(mesh, rank) when is_integer(rank) and rank in 0..@most_dimensions do
+    new(mesh, List.duplicate(nil, rank))
+  end
+
+  def replicated(_mesh, other) do
+    raise ArgumentError,
+          "expected a rank from 0 to #{@most_dimensions}, got: #{inspect(other)}"
+  end
 
   @doc """
   A sharding from a sharding, from the list that `new/2` takes, or from the map that Nx takes for an
@@ -129,7 +139,8 @@ defmodule EXLA.CustomCall.Sharding do
   @spec from(t() | list() | map(), Mesh.t() | map(), EXLA.CustomCall.template()) :: t()
   def from(sharding, mesh, template)
 
-  def from(%__MODULE__{} = sharding, _mesh, template), do: check_rank!(sharding, template)
+  def from(%__MODULE__{} = sharding, _mesh, template),
+    do: check_rank!(formed!(sharding), template)
 
   def from(list, mesh, template) when is_list(list) do
     mesh |> new(list) |> check_rank!(template)
@@ -137,6 +148,7 @@ defmodule EXLA.CustomCall.Sharding do
 
   def from(%{} = map, mesh, template) when not is_struct(map) do
     mesh = Mesh.from(mesh)
+    template = Map.put(template, :shape, Typespec.from(template).shape)
     names = Enum.map(mesh.axes, &elem(&1, 0))
 
     by_dimension =
@@ -147,7 +159,7 @@ defmodule EXLA.CustomCall.Sharding do
           raise ArgumentError, "a sharding: dimension #{index} is given twice in #{inspect(map)}"
         end
 
-        Map.put(done, index, axes |> List.wrap() |> Enum.map(&nx_axis!(&1, names, mesh)))
+        Map.put(done, index, axes |> proper!() |> Enum.map(&nx_axis!(&1, names, mesh)))
       end)
 
     new(mesh, for(index <- 0..(tuple_size(template.shape) - 1)//1, do: by_dimension[index]))
@@ -157,6 +169,60 @@ defmodule EXLA.CustomCall.Sharding do
     raise ArgumentError,
           "expected an EXLA.CustomCall.Sharding, a list with the axes of each dimension, or a map " <>
             "of dimensions to axes, got: #{inspect(other)}"
+  end
+
+  @doc false
+  # A struct that somebody wrote by hand may hold anything.
+  def formed!(
+        %__MODULE__{
+          mesh: mesh,
+          dimensions: dimensions,
+          replicated: replicated,
+          unreduced: unreduced
+        } = sharding
+      ) do
+    Mesh.formed!(mesh)
+
+    dimension? = fn
+      %{axes: axes, open: open, priority: priority} ->
+        axes?(axes, mesh) and is_boolean(open) and
+          (priority == nil or (is_integer(priority) and priority >= 0))
+
+      _ ->
+        false
+    end
+
+    if SpecTerms.proper_list?(dimensions) and Enum.all?(dimensions, dimension?) and
+         axes?(replicated, mesh) and axes?(unreduced, mesh) and
+         Map.get(sharding, :reduction) in [:sum, :max, :min] do
+      sharding
+    else
+      raise ArgumentError,
+            "expected a sharding as EXLA.CustomCall.Sharding.new/3 makes it, got the fields: " <>
+              inspect(Map.from_struct(sharding), structs: false)
+    end
+  end
+
+  def formed!(other) do
+    # Not as the struct that it may be, whose fields are looked at to print it.
+    raise ArgumentError,
+          "expected an EXLA.CustomCall.Sharding, got: #{inspect(other, structs: false)}"
+  end
+
+  defp axes?(axes, mesh) do
+    SpecTerms.proper_list?(axes) and
+      Enum.all?(axes, fn
+        {name, pre_size, size} ->
+          is_integer(pre_size) and is_integer(size) and pre_size > 0 and size > 0 and
+            known_size(mesh, name) != nil and rem(known_size(mesh, name), pre_size * size) == 0
+
+        name ->
+          known_size(mesh, name) != nil
+      end)
+  end
+
+  defp known_size(%{axes: axes}, name) do
+    with {_, size} <- List.keyfind(axes, name, 0), do: size
   end
 
   @doc """
@@ -202,7 +268,10 @@ defmodule EXLA.CustomCall.Sharding do
       ** (ArgumentError) dimension 0 of {7} is not a multiple of 2, the devices along "x"; pad it to 8, or leave it whole
   """
   @spec local_shape(t(), tuple()) :: tuple()
-  def local_shape(%__MODULE__{} = sharding, shape) do
+  def local_shape(sharding, shape) do
+    sharding = formed!(sharding)
+    check_shape!(shape)
+
     [Tuple.to_list(shape), counts(sharding, shape), 0..(tuple_size(shape) - 1)//1]
     |> Enum.zip_with(fn
       [size, count, _] when rem(size, count) == 0 ->
@@ -230,7 +299,8 @@ defmodule EXLA.CustomCall.Sharding do
       [{0, [{0, 2}, {0, 3}]}, {1, [{2, 2}, {0, 3}]}, {2, [{0, 2}, {0, 3}]}, {3, [{2, 2}, {0, 3}]}]
   """
   @spec slices(t(), tuple()) :: [{device :: non_neg_integer(), slice()}]
-  def slices(%__MODULE__{mesh: mesh} = sharding, shape) do
+  def slices(sharding, shape) do
+    %{mesh: mesh} = formed!(sharding)
     lengths = sharding |> local_shape(shape) |> Tuple.to_list()
 
     dimensions =
@@ -429,6 +499,12 @@ defmodule EXLA.CustomCall.Sharding do
     |> Enum.all?(fn {place, i} -> place == if(i == index, do: 1, else: 0) end)
   end
 
+  defp check_shape!(shape) do
+    unless is_tuple(shape) and Enum.all?(Tuple.to_list(shape), &(is_integer(&1) and &1 >= 0)) do
+      raise ArgumentError, "expected a shape as a tuple of sizes, got: #{inspect(shape)}"
+    end
+  end
+
   @doc false
   # How many parts each dimension has.
   def counts(%__MODULE__{mesh: mesh, dimensions: dimensions}, shape) do
@@ -488,16 +564,14 @@ defmodule EXLA.CustomCall.Sharding do
       raise ArgumentError, "a sharding: " <> Mesh.no_axis(mesh, name)
     end
 
-    Error.unwrap!(Mesh.read(to_string(sharding), [mesh], "a sharding", :sharding))
+    Error.unwrap!(Mesh.read("#sdy.sharding" <> body(sharding), [mesh], "a sharding", :sharding))
     sharding
   end
 
-  defp check_rank!(sharding, %{shape: shape}) do
-    counts(sharding, shape)
+  defp check_rank!(sharding, template) do
+    counts(sharding, Typespec.from(template).shape)
     sharding
   end
-
-  defp check_rank!(_sharding, other), do: Typespec.from(other)
 
   defp find_mesh(name, meshes) when is_binary(name) do
     case Enum.find(meshes, &(&1.name == name)) do
@@ -541,15 +615,17 @@ defmodule EXLA.CustomCall.Sharding do
     raise ArgumentError, "expected a priority of 0 or more, got: #{inspect(other)}"
   end
 
-  defp axes!(axes) when is_list(axes) do
+  defp axes!(axes), do: axes |> proper!() |> Enum.map(&axis!/1)
+
+  defp proper!(axes) do
+    axes = List.wrap(axes)
+
     unless SpecTerms.proper_list?(axes) do
       raise ArgumentError, "expected a list of axes, got: #{inspect(axes)}"
     end
 
-    Enum.map(axes, &axis!/1)
+    axes
   end
-
-  defp axes!(axis), do: [axis!(axis)]
 
   defp axis!({name, pre_size, size})
        when is_integer(pre_size) and is_integer(size) and pre_size > 0 and size > 0 do
@@ -599,12 +675,18 @@ defmodule EXLA.CustomCall.Sharding do
   end
 
   defimpl String.Chars do
-    def to_string(sharding), do: "#sdy.sharding" <> EXLA.CustomCall.Sharding.body(sharding)
+    alias EXLA.CustomCall.Sharding
+
+    def to_string(sharding), do: "#sdy.sharding" <> Sharding.body(Sharding.formed!(sharding))
   end
 
   defimpl Inspect do
-    def inspect(sharding, _opts) do
+    def inspect(sharding, opts) do
+      EXLA.CustomCall.Sharding.formed!(sharding)
       "#EXLA.CustomCall.Sharding" <> EXLA.CustomCall.Sharding.body(sharding)
+    rescue
+      # One that somebody wrote by hand, with fields that make no sense.
+      ArgumentError -> Inspect.Any.inspect(sharding, opts)
     end
   end
 end

@@ -125,6 +125,21 @@ defmodule EXLA.CustomCall.ShardingRule do
     end
   end
 
+  @doc false
+  # A struct that somebody wrote by hand may hold anything: what makes one looks at all of it.
+  def formed!(%__MODULE__{operands: operands, results: results, sizes: sizes} = rule) do
+    new(operands, results, sizes, rule |> Map.take([:custom | @kinds]) |> Map.to_list())
+  rescue
+    error in ArgumentError ->
+      reraise ArgumentError, "a sharding rule: #{error.message}", __STACKTRACE__
+  end
+
+  def formed!(other) do
+    # Not as the struct that it may be, whose fields are looked at to print it.
+    raise ArgumentError,
+          "expected an EXLA.CustomCall.ShardingRule, got: #{inspect(other, structs: false)}"
+  end
+
   # Shardy's factor symbols: i to z, then z_1, z_2, ...
   defp symbol(index) when index < 18, do: <<?i + index>>
   defp symbol(index), do: "z_#{index - 17}"
@@ -178,6 +193,7 @@ defmodule EXLA.CustomCall.ShardingRule do
     @kinds [:reduction, :need_replication, :permutation, :blocked_propagation]
 
     def to_string(rule) do
+      EXLA.CustomCall.ShardingRule.formed!(rule)
       size = Map.new(rule.sizes)
       operands = plain(rule.operands, size)
       results = plain(rule.results, size)
@@ -230,9 +246,13 @@ defmodule EXLA.CustomCall.ShardingRule do
   end
 
   defimpl Inspect do
-    def inspect(rule, _opts) do
+    def inspect(rule, opts) do
+      EXLA.CustomCall.ShardingRule.formed!(rule)
       "#sdy.op_sharding_rule" <> text = to_string(rule)
       "#EXLA.CustomCall.ShardingRule" <> text
+    rescue
+      # One that somebody wrote by hand, with fields that make no sense.
+      ArgumentError -> Inspect.Any.inspect(rule, opts)
     end
   end
 end

@@ -100,14 +100,10 @@ defmodule EXLA.CustomCall.Value do
   end
 
   @doc false
-  def sharding!(%Sharding{} = sharding, typespec) do
+  def sharding!(sharding, typespec) do
     # The rank, and sizes that the devices divide.
     Sharding.local_shape(sharding, typespec.shape)
     sharding
-  end
-
-  def sharding!(other, _typespec) do
-    raise ArgumentError, "expected an EXLA.CustomCall.Sharding, got: #{inspect(other)}"
   end
 
   @doc """

@@ -67,6 +67,27 @@ defmodule EXLA.CustomCall.MeshTest do
     end
   end
 
+  test "the devices of a mesh that is too large are not listed, though it may be written" do
+    mesh = Mesh.new(x: 1_000_000, y: 1_000_000)
+    assert to_string(mesh) == ~S(#sdy.mesh<["x"=1000000, "y"=1000000]>)
+
+    for list <- [&Mesh.devices/1, &Mesh.groups(&1, ["x"])] do
+      assert_raise ArgumentError,
+                   "a mesh of 1000000000000 devices is too large to list them; at most 1048576 are listed",
+                   fn -> list.(mesh) end
+    end
+  end
+
+  test "a mesh that somebody wrote by hand is looked at before it is used" do
+    mesh = %{Mesh.new(x: 2) | axes: [{"x", 0}]}
+
+    assert_raise ArgumentError, ~r/as EXLA.CustomCall.Mesh.new\/2 makes it/, fn ->
+      Mesh.size(mesh)
+    end
+
+    assert inspect(mesh) =~ "%EXLA.CustomCall.Mesh{"
+  end
+
   test "a mesh of 65,536 devices is printed and read in no time to speak of" do
     mesh = Mesh.new([x: 256, y: 256], devices: Enum.reverse(0..65_535))
     assert Mesh.size(mesh) == 65_536

@@ -413,6 +413,27 @@ defmodule EXLA.CustomCall.PartitionTest do
       assert seen() == List.duplicate({4, 8}, 4)
     end
 
+    test "however a matrix is split over however devices are ordered, the sums are those of the whole",
+         %{client: client} do
+      :rand.seed(:exsss, 5)
+
+      for _ <- 1..30 do
+        axes = Enum.random([[a: 4], [a: 2, b: 2], [a: 1, b: 4], [a: 2, b: 1, c: 2]])
+        mesh = Mesh.new(axes, devices: Enum.shuffle(0..3))
+        # Each axis splits the rows, the columns or nothing, in any order.
+        places =
+          axes |> Keyword.keys() |> Enum.shuffle() |> Enum.group_by(fn _ -> Enum.random(0..2) end)
+
+        sharding = Sharding.new(mesh, [places[0] || [], places[1] || []])
+        executable = compile(client, sharding, partition: :auto)
+
+        assert {sharding, Executable.run!(executable, [@input], results: :binary)} ==
+                 {sharding, [@sums]}
+
+        assert Enum.uniq(seen()) == [Sharding.local_shape(sharding, @type_.shape)]
+      end
+    end
+
     test "a call without results is made on each device", %{client: client} do
       :ok =
         Library.register(client, "look", fn %{operands: [{_, %{shape: shape}}]} ->

@@ -14,7 +14,8 @@ defmodule EXLA.CustomCall.Sharding.Picture do
   defstruct @enforce_keys
 
   @doc false
-  def new(%Sharding{} = sharding, shape_or_template, dimensions \\ nil) do
+  def new(sharding, shape_or_template, dimensions \\ nil) do
+    sharding = Sharding.formed!(sharding)
     {type, shape, names} = tensor!(shape_or_template)
     local = Sharding.local_shape(sharding, shape)
     counts = Sharding.counts(sharding, shape)
@@ -71,7 +72,8 @@ defmodule EXLA.CustomCall.Sharding.Picture do
     rank = tuple_size(shape)
     indices = 0..(rank - 1)//1
 
-    unless is_list(dimensions) and length(dimensions) == min(rank, 2) and
+    unless EXLA.CustomCall.SpecTerms.proper_list?(dimensions) and
+             length(dimensions) == min(rank, 2) and
              Enum.all?(dimensions, &(&1 in indices)) and Enum.uniq(dimensions) == dimensions do
       raise ArgumentError,
             "expected :dimensions as the #{min(rank, 2)} of #{inspect(shape)} to draw, " <>
