@@ -233,7 +233,11 @@ defmodule EXLA.CustomCall.Cache do
 
   # Of VMs that ended while they wrote. What is younger than an hour may be another VM's at work.
   defp remove_leftovers(directory) do
-    for path <- Path.wildcard(Path.join(directory, "*.tmp")),
+    # The directory's name may be a pattern's.
+    for {:ok, names} <- [File.ls(directory)],
+        name <- names,
+        String.ends_with?(name, ".tmp"),
+        path = Path.join(directory, name),
         {:ok, %{mtime: written}} <- [File.stat(path, time: :posix)],
         System.os_time(:second) - written > 3600,
         do: File.rm(path)

@@ -13,6 +13,11 @@ pub struct Limit {
 /// Every limit there is. A refusal that is none of these has to be XLA's too.
 pub const LIMITS: &[Limit] = &[
     Limit {
+        words: ", an integer, found ",
+        texts: &["found \"true\"", "found \"false\""],
+        reason: "Shardy reads them as -1 and 0, which says something else than what stands there",
+    },
+    Limit {
         words: "nests deeper than ",
         texts: &[],
         reason: "the parser recurses, and the stack of a scheduler's thread is small",

@@ -132,6 +132,17 @@ defmodule EXLA.CustomCall.CacheTest do
     assert Cache.fetch(context.name, :a, nil, context.compile) == {:ok, 2}
   end
 
+  test "the name of its directory may look like a pattern, and what was left there unfinished goes",
+       context do
+    directory = Path.join(context.tmp_dir, "B{*")
+    File.mkdir_p!(directory)
+    [old, new] = for name <- ["old.tmp", "new.tmp"], do: Path.join(directory, name)
+    Enum.each([old, new], &File.write!(&1, ""))
+    File.touch!(old, System.os_time(:second) - 7_200)
+    start_supervised!({Cache, name: :pattern_cache, directory: directory}, id: :pattern_cache)
+    assert File.ls!(directory) == ["new.tmp"]
+  end
+
   @tag cache: :disk
   test "what is on disk is read instead of compiled", context do
     assert Cache.fetch(context.name, :a, on_disk("a"), context.compile) == {:ok, 1}
