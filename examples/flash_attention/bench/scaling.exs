@@ -12,7 +12,7 @@ devices =
   end
 
 runs = 11
-{batch, length, heads, kv_heads, depth, width} = {1, 1024, 8, 4, 64, 512}
+{batch, length, heads, kv_heads, depth, width} = {1, 2048, 8, 4, 64, 512}
 q = Typespec.tensor({:f, 32}, {batch, length, heads, depth})
 kv = Typespec.tensor({:f, 32}, {batch, length, kv_heads, depth})
 
