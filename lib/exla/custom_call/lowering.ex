@@ -81,7 +81,7 @@ defmodule EXLA.CustomCall.Lowering do
          {:ok, results} <- results(out),
          :ok <- check_client(client),
          {:ok, spec} <-
-           Telemetry.span(:lower, %{block: block}, fn -> spec(block, out, args, client) end),
+           Telemetry.span(:lower, %{block: block}, fn -> spec(block, out, args, whole(client)) end),
          {:ok, parameters} <- parameters(operands, opts),
          {:ok, values} <- values({block, out, args, client}, parameters, spec, results, opts) do
       build = Keyword.take(opts, [:context, :name, :mesh, :result_shardings])
@@ -129,7 +129,7 @@ defmodule EXLA.CustomCall.Lowering do
          :ok <- check_client(client),
          args = Enum.map(operands, & &1.typespec),
          {:ok, spec} <-
-           Telemetry.span(:lower, %{block: block}, fn -> spec(block, out, args, client) end) do
+           Telemetry.span(:lower, %{block: block}, fn -> spec(block, out, args, whole(client)) end) do
       values({block, out, args, client}, operands, spec, results, opts)
     end
   end
@@ -313,6 +313,10 @@ defmodule EXLA.CustomCall.Lowering do
          "such as %{platform: :host}, got: #{inspect(other)}"
      )}
   end
+
+  # The client of an implementation that is asked for the whole says nothing of one device.
+  defp whole(client) when is_struct(client), do: client
+  defp whole(client), do: Map.delete(client, :local_shapes)
 
   # The protocol's type says what implementations are to return; this is where it is checked.
   @dialyzer {:no_match, spec: 4}

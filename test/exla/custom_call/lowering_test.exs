@@ -230,6 +230,23 @@ defmodule EXLA.CustomCall.LoweringTest do
       end
     end
 
+    test "the client tells which of the two times it is", context do
+      test = self()
+
+      answer = fn _out, [x], client ->
+        send(test, {context.test, x.shape, client})
+        rows(x)
+      end
+
+      client = %{platform: :host, local_shapes: true, other: 1}
+      opts = [mesh: @mesh, shardings: [["data", nil]], partition: :auto]
+      {:ok, _module} = lower(answer, @matrix, [@matrix], client, opts)
+      name = context.test
+      assert_received {^name, {4, 8}, %{platform: :host, other: 1} = whole}
+      refute is_map_key(whole, :local_shapes)
+      assert_received {^name, {2, 8}, %{platform: :host, local_shapes: true}}
+    end
+
     test "an Nx mesh and shardings by the index of a dimension are taken" do
       nx = %{__struct__: Nx.Mesh, name: "mesh", shape: {2, 2}}
       {:ok, module} = split(mesh: nx, shardings: [%{1 => [1]}], partition: :auto)
