@@ -434,6 +434,24 @@ defmodule EXLA.CustomCall.PartitionTest do
       end
     end
 
+    test "a computed value is split where it is said how, and calls follow each other on their shards",
+         %{client: client} do
+      rule = ShardingRule.new([[:rows]], [[:rows]], rows: 4)
+      :ok = Library.register(client, "copy", fn %{operands: [{bytes, _}]} -> [bytes] end)
+      x = Value.parameter(@type_)
+      [double] = Value.op("stablehlo.add", [x, x], [@type_])
+      double = Value.shard(double, Sharding.new(@mesh, [["data", "model"], nil]))
+      [sums] = Value.custom_call([double], spec(@sum), [@row], partition: :auto)
+      copy = %Spec{call_target_name: "copy"}
+      values = Value.custom_call([sums], copy, [@row], partition: :auto, sharding_rule: rule)
+      executable = Client.compile!(client, Module.build!([x], values))
+
+      expected = for <<n::float-32-native <- @sums>>, into: <<>>, do: <<2 * n::float-32-native>>
+      assert Executable.run!(executable, [@input], results: :binary) == [expected]
+      assert seen() == List.duplicate({1, 8}, 4)
+      refute Executable.hlo_text!(executable) =~ ~r/all-gather|all-reduce|collective-permute/
+    end
+
     test "a call without results is made on each device", %{client: client} do
       :ok =
         Library.register(client, "look", fn %{operands: [{_, %{shape: shape}}]} ->
