@@ -32,10 +32,15 @@ defmodule Fuzz.Targets.Serialized do
     {way, if(way == :head, do: head(), else: damage)}
   end
 
+  @types [{17, [4]}, {17, [4]}]
+  @mesh {"mesh", ~S(#sdy.mesh<["x"=1]>), [~S(#sdy.sharding<@mesh, [{"x"}]>), nil],
+         ["#sdy.sharding<@mesh, [{}]>"]}
+
   # The part that this package writes, wrong but with the right checksum.
   defp head do
     Gen.weighted([
-      {3, fn -> {:parts, Gen.mutate_term({[{17, [4]}, {17, [4]}], [{17, [4]}], [0]}, 6)} end},
+      {3, fn -> {:parts, Gen.mutate_term({@types, [{17, [4]}], [0], nil}, 6)} end},
+      {3, fn -> {:parts, Gen.mutate_term({@types, [{17, [4]}], [], @mesh}, 9)} end},
       {2, fn -> {:bytes, Gen.int(0, 60), Gen.int(0, 255)} end},
       {1, fn -> {:size, Gen.integer()} end},
       {1, fn -> {:parts, Gen.term(2)} end}
@@ -117,7 +122,7 @@ defmodule Fuzz.Targets.Serialized do
 
   # What is taken has to run, or be refused, whatever its head says.
   def try({:head, change}, env, state) do
-    <<"EXLA.CustomCall.Executable 1\n", _hash::binary-size(32), size::32, head::binary-size(size),
+    <<"EXLA.CustomCall.Executable 2\n", _hash::binary-size(32), size::32, head::binary-size(size),
       bytes::binary>> = state.bytes
 
     {size, head} =
@@ -136,7 +141,7 @@ defmodule Fuzz.Targets.Serialized do
       end
 
     body = <<size::32, head::binary, bytes::binary>>
-    forged = "EXLA.CustomCall.Executable 1\n" <> :crypto.hash(:sha256, body) <> body
+    forged = "EXLA.CustomCall.Executable 2\n" <> :crypto.hash(:sha256, body) <> body
 
     with {:ok, executable} <- Executable.deserialize(env.client, forged) do
       Executable.run(executable, List.duplicate(Env.bytes(), length(executable.parameters)))

@@ -8,7 +8,7 @@ defmodule EXLA.CustomCall.Partition do
   # partitioner registered with it: it gathers the operands. What is decided here goes into a
   # `sdy.manual_computation` instead, which every XLA splits as it says.
 
-  alias EXLA.CustomCall.{Error, Mesh, Sharding, ShardingRule, Typespec}
+  alias EXLA.CustomCall.{Error, Mesh, Sharding, ShardingRule, SpecTerms, Typespec}
 
   @enforce_keys [:mesh, :operands, :results, :reduced]
   defstruct [:mesh, :operands, :results, :reduced]
@@ -277,12 +277,16 @@ defmodule EXLA.CustomCall.Partition do
   defp text(name), do: name
 
   defp axis_names(key, axes) do
-    {:ok, axes |> List.wrap() |> Enum.map(&Mesh.axis_name/1)}
-  rescue
-    ArgumentError ->
+    list = List.wrap(axes)
+    name? = &(is_binary(&1) or (is_atom(&1) and &1 != nil))
+
+    if SpecTerms.proper_list?(list) and Enum.all?(list, name?) do
+      {:ok, Enum.map(list, &Mesh.axis_name/1)}
+    else
       error(
         "expected the factor #{inspect(key)} to map to an axis or a list of axes, got: #{inspect(axes)}"
       )
+    end
   end
 
   defp check_axes(assigned, mesh) do
