@@ -408,7 +408,7 @@ defmodule EXLA.CustomCall.Executable do
               length(of_results) == length(results) do
     with {:ok, mesh} <- Mesh.parse(text, name: name) do
       shardings = fn texts ->
-        for text <- texts, do: text && Error.unwrap!(Sharding.parse(text, mesh))
+        for text <- texts, do: if(text != nil, do: Error.unwrap!(Sharding.parse(text, mesh)))
       end
 
       {:ok, mesh, shardings.(of_parameters), shardings.(of_results)}

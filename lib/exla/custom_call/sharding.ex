@@ -412,7 +412,8 @@ defmodule EXLA.CustomCall.Sharding do
     candidates = [given, from_tiles(mesh, native, tuple_size(whole.shape))]
 
     Enum.find(candidates, fn sharding ->
-      sharding != nil and fits?(sharding, native, whole, local)
+      sharding != nil and length(sharding.dimensions) == tuple_size(whole.shape) and
+        fits?(sharding, native, whole, local)
     end)
   end
 

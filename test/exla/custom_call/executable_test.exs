@@ -724,7 +724,8 @@ defmodule EXLA.CustomCall.ExecutableTest do
           {parameters, results, [], {"mesh", "#sdy.mesh<>", [nil, nil], [nil]}},
           {parameters, results, [], {"mesh", ~S(#sdy.mesh<["x"=2]>), [nil, "?"], [nil]}},
           {parameters, results, [], {"mesh", ~S(#sdy.mesh<["x"=2]>), [nil | nil], [nil]}},
-          {parameters, results, [], {"mesh", ~S(#sdy.mesh<["x"=2]>), [nil, 7], [nil]}}
+          {parameters, results, [], {"mesh", ~S(#sdy.mesh<["x"=2]>), [nil, 7], [nil]}},
+          {parameters, results, [], {"mesh", ~S(#sdy.mesh<["x"=2]>), [nil, false], [nil]}}
         ] do
       head = :erlang.term_to_binary(parts)
       body = <<byte_size(head)::32, head::binary, bytes::binary>>
