@@ -298,6 +298,13 @@ defmodule EXLA.CustomCall.Value do
   defp all_reduce(value, nil, _plan), do: value
   defp all_reduce(value, _reduction, %{reduced: []}), do: value
 
+  defp all_reduce(%{typespec: %{type: {kind, _} = type}}, reduction, _plan)
+       when (reduction in [:max, :min] and kind == :c) or
+              (reduction in [:and, :or] and kind not in [:pred, :s, :u]) do
+    raise ArgumentError,
+          "reduce: #{inspect(reduction)} does not combine elements of #{inspect(type)}; take :sum or :product"
+  end
+
   defp all_reduce(%{typespec: typespec} = value, reduction, plan) do
     groups = Mesh.groups(plan.mesh, plan.reduced)
     scalar = %{typespec | shape: {}}

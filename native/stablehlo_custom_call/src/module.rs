@@ -537,7 +537,11 @@ impl<'c, 's> Builder<'c, 's> {
             if !seen.insert(name) {
                 return Err(Error::FunctionName {
                     name: name.into(),
-                    problem: "names two functions; give each function its own name",
+                    problem: if graph.meshes.iter().any(|mesh| mesh.name == function.name) {
+                        "names a mesh too; give the mesh another"
+                    } else {
+                        "names two functions; give each function its own name"
+                    },
                 });
             }
             let operation = self.function(name, function)?;

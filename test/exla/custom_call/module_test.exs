@@ -214,6 +214,13 @@ defmodule EXLA.CustomCall.ModuleTest do
       assert text =~ ~S(tensor<2xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}]>})
     end
 
+    test "a mesh that is called as a function is refused" do
+      {:error, error} = Module.build([], [], mesh: Mesh.new([x: 2], name: "main"))
+
+      assert error.message ==
+               ~S(the function name "main" names a mesh too; give the mesh another)
+    end
+
     test "what does not fit is refused" do
       mesh = Mesh.new(x: 2)
       x = Value.parameter(@vector, sharding: Sharding.new(mesh, ["x"]))

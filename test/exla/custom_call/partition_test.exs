@@ -107,6 +107,14 @@ defmodule EXLA.CustomCall.PartitionTest do
                  "each of the 1 results, got: :mean"
     end
 
+    test "a reduction that the type of a result does not have is refused" do
+      x = Value.parameter(@type_, sharding: Sharding.new(@mesh, [nil, "model"]))
+
+      assert refusal(fn ->
+               Value.custom_call([x], spec(@sum), [@row], partition: :auto, reduce: :and)
+             end) == "reduce: :and does not combine elements of {:f, 32}; take :sum or :product"
+    end
+
     test "two collectives of a module have channels of their own" do
       x = Value.parameter(@type_, sharding: Sharding.new(@mesh, [nil, "model"]))
       call = fn -> hd(Value.custom_call([x], spec(@sum), [@row], partition: :auto)) end
