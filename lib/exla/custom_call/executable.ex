@@ -87,6 +87,7 @@ defmodule EXLA.CustomCall.Executable do
   On a mesh it runs on all devices. An input is then a whole tensor, which is split by the parameter's
   sharding, or a list with the part of each device, in the order of the devices' numbers; results are
   put together, save buffers: `results: :buffer` gives a list for each, which can be an input again.
+  What becomes of the others where a handler fails on one device, `run_sharded/3` says.
 
   ## Options
 
@@ -116,8 +117,9 @@ defmodule EXLA.CustomCall.Executable do
   assignment. Returns one list of results for each. Options as in `run/3`.
 
   On the CPU one such program of a client is at work at a time; others wait for it. A handler that
-  fails on one device leaves the others waiting at the next collective: XLA ends the process over that
-  after 40 seconds.
+  fails on one device leaves the others waiting at the next collective, so that its error does not come
+  back: give a `:timeout`. Programs of several devices on that client then wait too, and XLA may end the
+  process after 40 seconds. Without a collective behind it the error comes back as on one device.
   """
   @spec run_sharded(t(), [[input()]], keyword()) :: {:ok, [[result()]]} | {:error, Error.t()}
   def run_sharded(executable, inputs, opts \\ []) do
@@ -472,8 +474,10 @@ defmodule EXLA.CustomCall.Executable do
   end
 
   defp splits(mesh, whole, local, given, native) do
+    native = native || []
+
     native =
-      if length(native || []) == length(whole), do: native, else: Enum.map(whole, fn _ -> nil end)
+      if length(native) == length(whole), do: native, else: Enum.map(whole, fn _ -> nil end)
 
     Enum.zip_with([whole, local, given, native], fn [whole, local, given, native] ->
       sharding = Sharding.of_program(mesh, whole, local, given, native)
@@ -804,12 +808,22 @@ defmodule EXLA.CustomCall.Executable do
     import Inspect.Algebra
 
     def inspect(executable, opts) do
+      {parameters, results, place} =
+        case executable do
+          %{split: nil} ->
+            {executable.parameters, executable.results, ""}
+
+          %{split: split, mesh: mesh} ->
+            whole = fn values -> Enum.map(values, & &1.whole) end
+            {whole.(split.parameters), whole.(split.results), " on #{inspect(mesh)}"}
+        end
+
       concat([
         "#EXLA.CustomCall.Executable<",
-        to_doc(executable.parameters, opts),
+        to_doc(parameters, opts),
         " -> ",
-        to_doc(executable.results, opts),
-        ">"
+        to_doc(results, opts),
+        place <> ">"
       ])
     end
   end

@@ -60,9 +60,7 @@ defmodule EXLA.CustomCall.Mesh do
   def new(axes, opts \\ []) do
     opts = opts |> EXLA.CustomCall.Options.validate(name: "mesh", devices: []) |> Error.unwrap!()
 
-    unless is_binary(opts[:name]) and opts[:name] != "" do
-      raise ArgumentError, "expected the name of a mesh as a binary, got: #{inspect(opts[:name])}"
-    end
+    Error.unwrap!(check_name(opts[:name]))
 
     devices = opts[:devices]
 
@@ -143,6 +141,7 @@ defmodule EXLA.CustomCall.Mesh do
   @spec parse(binary(), keyword()) :: {:ok, t()} | {:error, Error.t()}
   def parse(text, opts \\ []) do
     with {:ok, opts} <- EXLA.CustomCall.Options.validate(opts, name: "mesh"),
+         :ok <- check_name(opts[:name]),
          {:ok, {:mesh, axes, devices}} <- read(text, [], "a mesh", :mesh) do
       {:ok, %__MODULE__{name: opts[:name], axes: axes, devices: devices}}
     end
@@ -302,6 +301,15 @@ defmodule EXLA.CustomCall.Mesh do
   defp check!(mesh) do
     Error.unwrap!(read(text(mesh), [], "a mesh", :mesh))
     mesh
+  end
+
+  defp check_name(name) when is_binary(name) and name != "", do: :ok
+
+  defp check_name(other) do
+    {:error,
+     Error.new(:argument, "expected the name of a mesh as a binary, got: #{inspect(other)}",
+       field: :name
+     )}
   end
 
   defp axis!({name, size}) when is_integer(size) do

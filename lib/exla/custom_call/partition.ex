@@ -262,14 +262,18 @@ defmodule EXLA.CustomCall.Partition do
   defp factor(key, rule) do
     known = Enum.map(rule.sizes, &elem(&1, 0))
 
-    case Enum.find(known, &(&1 == key)) || Enum.find(known, &(text(&1) == text(key))) do
-      nil ->
-        error(
-          "the sharding rule has no factor #{inspect(key)}; it has #{Enum.map_join(known, ", ", &inspect/1)}"
-        )
+    if key in known do
+      {:ok, key}
+    else
+      # A text has lost the names that somebody gave, and its letters may be other factors' names.
+      hint =
+        if is_atom(key) and Enum.all?(known, &is_binary/1),
+          do: "; a rule's text keeps no other names, so give the rule itself as :sharding_rule",
+          else: ""
 
-      factor ->
-        {:ok, factor}
+      error(
+        "the sharding rule has no factor #{inspect(key)}; it has #{Enum.map_join(known, ", ", &inspect/1)}#{hint}"
+      )
     end
   end
 
@@ -337,6 +341,24 @@ defmodule EXLA.CustomCall.Partition do
           )
         ]
 
+      # A call without results is there for its effect.
+      rule.results != [] and factor not in rule.reduction and not in_any?(rule.results, factor) ->
+        [
+          fault(
+            "#{where}: the factor #{show(factor)} is in no result and no reduction, so split by #{names(axes)} each " <>
+              "device would have another result; put it among the :reduction factors of the rule, or " <>
+              ":need_replication"
+          )
+        ]
+
+      not in_any?(rule.operands, factor) ->
+        [
+          fault(
+            "#{where}: the factor #{show(factor)} is in no operand, so a kernel that is split by #{names(axes)} " <>
+              "cannot know which part it computes; leave it whole, or give the call an operand that has it"
+          )
+        ]
+
       rem(size, count) != 0 ->
         [
           fault(
@@ -349,6 +371,9 @@ defmodule EXLA.CustomCall.Partition do
         scattered(factor, axes, assigned, rule, mesh, operands, results)
     end
   end
+
+  defp in_any?(values, factor),
+    do: Enum.any?(values, fn value -> Enum.any?(value, &(factor in &1)) end)
 
   # A minor factor may be split only where the ones before it have a single element left on each device:
   # elsewhere the part of a device would not be one piece of the dimension.

@@ -35,12 +35,12 @@ defmodule EXLA.CustomCall.Runner do
       compiler is one of the `:compile` options.
     * `:partition`, `:mesh`, `:shardings`, `:result_shardings`, `:sharding_rule`, `:reduce`,
       `:local_shapes` - how the block is split over devices, as `EXLA.CustomCall.Lowering.lower/5` takes
-      them. `args` and results are whole all the same; `results: :buffer` gives a list with the buffer
-      of each device.
+      them. `args` and results are whole all the same. `results: :buffer` gives a list with the buffer
+      of each device, and `{list, template}`, with the template of the whole, is an arg.
   """
   @spec run(
           EXLA.CustomCall.t(),
-          [{binary(), EXLA.CustomCall.template()} | struct()],
+          [{binary() | list(), EXLA.CustomCall.template()} | struct()],
           EXLA.CustomCall.template() | tuple(),
           keyword()
         ) :: :skip | {:ok, Executable.result() | tuple()} | {:error, Error.t()}
@@ -70,7 +70,11 @@ defmodule EXLA.CustomCall.Runner do
            ),
          {:ok, executable} <- compile(client, module, opts[:compile], opts[:cache]),
          {:ok, results} <-
-           Executable.run(executable, args, Keyword.take(opts, [:results, :user_data, :timeout])) do
+           Executable.run(
+             executable,
+             Enum.map(args, &input/1),
+             Keyword.take(opts, [:results, :user_data, :timeout])
+           ) do
       if is_tuple(out), do: {:ok, List.to_tuple(results)}, else: {:ok, hd(results)}
     end
   end
@@ -78,7 +82,7 @@ defmodule EXLA.CustomCall.Runner do
   @doc "Like `run/4`, but returns the results themselves, and raises. Returns `:skip` as it does."
   @spec run!(
           EXLA.CustomCall.t(),
-          [{binary(), EXLA.CustomCall.template()} | struct()],
+          [{binary() | list(), EXLA.CustomCall.template()} | struct()],
           EXLA.CustomCall.template() | tuple(),
           keyword()
         ) :: :skip | Executable.result() | tuple()
@@ -166,8 +170,13 @@ defmodule EXLA.CustomCall.Runner do
     end
   end
 
+  defp input({parts, _template}) when is_list(parts), do: parts
+  defp input(arg), do: arg
+
   # The block sees what it would see under Nx: the template as it was given, a tensor as it is.
   defp template({binary, template}) when is_binary(binary), do: {:ok, template}
+  # The parts of the devices, and the template of the whole.
+  defp template({parts, template}) when is_list(parts), do: {:ok, template}
   defp template(%EXLA.CustomCall.Buffer{typespec: typespec}), do: {:ok, typespec}
   defp template(%{__struct__: Nx.Tensor} = tensor), do: {:ok, tensor}
 

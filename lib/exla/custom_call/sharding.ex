@@ -409,6 +409,8 @@ defmodule EXLA.CustomCall.Sharding do
   # compiler says (`EXLA.CustomCall.Native.executable_shardings/1`), or what the compiler says in terms of
   # the mesh. `nil` where axes do not describe it.
   def of_program(mesh, whole, local, given, native) do
+    # On one device there is one part, however that is said.
+    native = if Mesh.size(mesh) == 1, do: :replicated, else: native
     candidates = [given, from_tiles(mesh, native, tuple_size(whole.shape))]
 
     Enum.find(candidates, fn sharding ->

@@ -28,7 +28,8 @@ defmodule EXLA.CustomCall.Value do
   false`, copies whatever is shared once a use; build the module first, and send that.
   """
 
-  alias EXLA.CustomCall.{Error, Mesh, Options, Partition, Sharding, SpecTerms, Typespec}
+  alias EXLA.CustomCall.{Attribute, Error, Mesh, Options, Partition, Sharding, Spec, SpecTerms}
+  alias EXLA.CustomCall.Typespec
   alias EXLA.CustomCall.Value.{Function, Operation, Region}
 
   @enforce_keys [:operation, :index, :typespec]
@@ -120,8 +121,8 @@ defmodule EXLA.CustomCall.Value do
 
     * `:partition` - which axes of the mesh split which factors of the rule: a map such as
       `%{heads: "model"}`, to an axis or a list of axes, the major one first; or `:auto`, to take those
-      that split the operands. A factor is named as in the rule (`"i"`, `"j"`, ... where the rule is a
-      text), or by a dimension whose major factor it is: `{:operand, 1, 2}`, `{:result, 0, 0}`. `%{}`
+      that split the operands. A factor is named exactly as in the rule: `"i"`, `"j"`, ... where the
+      rule is a text, which has no other names; or by a dimension whose major factor it is: `{:operand, 1, 2}`, `{:result, 0, 0}`. `%{}`
       splits nothing: each device runs the call on the whole, as one with an effect has to be.
     * `:mesh` - the mesh; default: that of the operands' shardings.
     * `:sharding_rule` - an `EXLA.CustomCall.ShardingRule`; default: that of the spec's
@@ -132,7 +133,8 @@ defmodule EXLA.CustomCall.Value do
     * `:local` - a function of the operands' and the results' typespecs on one device to the spec of
       the call on one device, for a spec that depends on sizes. Default: `spec` itself.
 
-  The call is then inside a `sdy.manual_computation` over the axes of the mesh, and its results have a
+  A spec without layouts gets row-major ones, since XLA would otherwise choose them by what it inserts
+  around the call. The call is then inside a `sdy.manual_computation` over the axes of the mesh, and its results have a
   `:sharding`. See the guide to [sharding](sharding.md).
 
   ## Examples
@@ -195,7 +197,11 @@ defmodule EXLA.CustomCall.Value do
     {out_shardings, local_results} = Enum.unzip(plan.results)
     local_operands = Enum.map(plan.operands, &elem(&1, 1))
     reductions = reductions!(opts[:reduce], length(results))
-    spec = local_spec(opts[:local], spec, local_operands, local_results)
+
+    spec =
+      opts[:local]
+      |> local_spec(spec, local_operands, local_results)
+      |> row_major(local_operands, local_results)
 
     values =
       if Mesh.size(plan.mesh) == 1 do
@@ -216,6 +222,26 @@ defmodule EXLA.CustomCall.Value do
       do: values,
       else: Enum.zip_with(values, out_shardings, &%{&1 | sharding: &2})
   end
+
+  # Around a partitioned call XLA inserts operations of its own, and then chooses the layouts of a call
+  # that has none as suits these. A kernel expects what it would get on one device.
+  defp row_major(%Spec{mlir_attributes: attributes} = spec, operands, results)
+       when is_list(attributes) do
+    given? = fn name -> List.keymember?(attributes, name, 0) end
+
+    if given?.("operand_layouts") or given?.("result_layouts") do
+      spec
+    else
+      layouts = [
+        {"operand_layouts", Attribute.row_major(operands)},
+        {"result_layouts", Attribute.row_major(results)}
+      ]
+
+      %{spec | mlir_attributes: attributes ++ layouts}
+    end
+  end
+
+  defp row_major(spec, _operands, _results), do: spec
 
   defp manual_computation(plan, operands, results, body) do
     {in_shardings, local_operands} = Enum.unzip(plan.operands)

@@ -68,7 +68,7 @@ defmodule EXLA.CustomCall.PartitionTest do
                func.func @main(%arg0: tensor<4x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {}]>}) -> (tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"data"}]>}) {
                  %0 = "sdy.manual_computation"(%arg0) ({
                  ^bb0(%arg1: tensor<2x8xf32>):
-                   %1 = "stablehlo.custom_call"(%arg1) {api_version = 4 : i32, call_target_name = "sum_rows"} : (tensor<2x8xf32>) -> tensor<2xf32>
+                   %1 = "stablehlo.custom_call"(%arg1) {api_version = 4 : i32, call_target_name = "sum_rows", operand_layouts = [dense<[1, 0]> : tensor<2xindex>], result_layouts = [dense<0> : tensor<1xindex>]} : (tensor<2x8xf32>) -> tensor<2xf32>
                    "sdy.return"(%1) : (tensor<2xf32>) -> ()
                  }) {in_shardings = #sdy.sharding_per_value<[<@mesh, [{"data"}, {}]>]>, manual_axes = #sdy<manual_axes{"data", "model"}>, out_shardings = #sdy.sharding_per_value<[<@mesh, [{"data"}]>]>} : (tensor<4x8xf32>) -> tensor<4xf32>
                  return %0 : tensor<4xf32>
@@ -194,7 +194,6 @@ defmodule EXLA.CustomCall.PartitionTest do
 
       for {partition, opts} <- [
             {%{"i" => "data"}, []},
-            {%{i: :data}, []},
             {%{{:operand, 0, 0} => ["data"]}, []},
             {%{{:result, 0, 0} => ["data"]}, []},
             {%{rows: "data"}, [sharding_rule: rule]}
@@ -257,6 +256,25 @@ defmodule EXLA.CustomCall.PartitionTest do
                ~S(partition: operand 0, dimension 1 of {4, 8}: the factor j needs replication, so "model" cannot split it: each device needs all of it; split i by "model", or leave it whole)
     end
 
+    # Each device would have a sum of its own, under a result that says they all have the same.
+    test "a factor in operands alone that the rule does not call a reduction" do
+      rule = Attribute.sharding_rule([[:rows, :columns]], [[:rows]], rows: 4, columns: 8)
+      x = Value.parameter(@type_, sharding: Sharding.new(@mesh, [nil, "model"]))
+
+      assert refusal(fn -> Value.custom_call([x], spec(rule), [@row], partition: :auto) end) ==
+               ~S(partition: operand 0, dimension 1 of {4, 8}: the factor j is in no result and no reduction, so split by "model" each device would have another result; put it among the :reduction factors of the rule, or :need_replication)
+    end
+
+    test "a factor in results alone: a kernel cannot know which part it is to compute" do
+      rule = Attribute.sharding_rule([[:rows]], [[:rows, :columns]], rows: 4, columns: 8)
+      x = Value.parameter(@row, sharding: Sharding.new(@mesh, ["data"]))
+
+      assert refusal(fn ->
+               Value.custom_call([x], spec(rule), [@type_], partition: %{"j" => "model"})
+             end) ==
+               ~S(partition: result 0, dimension 1 of {4, 8}: the factor j is in no operand, so a kernel that is split by "model" cannot know which part it computes; leave it whole, or give the call an operand that has it)
+    end
+
     test "a factor whose split makes devices exchange data inside the call" do
       rule = Attribute.sharding_rule([[:rows]], [[:rows]], [rows: 4], permutation: [:rows])
       x = Value.parameter(@row, sharding: Sharding.new(@mesh, ["data"]))
@@ -267,7 +285,7 @@ defmodule EXLA.CustomCall.PartitionTest do
 
     test "a factor that the rule lacks, and a call without a rule" do
       assert refusal(fn -> sum(nil, mesh: @mesh, partition: %{heads: "data"}) end) ==
-               ~S(partition: the sharding rule has no factor :heads; it has "i", "j")
+               ~S(partition: the sharding rule has no factor :heads; it has "i", "j"; a rule's text keeps no other names, so give the rule itself as :sharding_rule)
 
       x = Value.parameter(@type_, sharding: Sharding.new(@mesh, ["data", nil]))
       plain = %Spec{call_target_name: "k"}
@@ -458,6 +476,34 @@ defmodule EXLA.CustomCall.PartitionTest do
       assert Executable.run!(executable, [@input], results: :binary) == [expected]
       assert seen() == List.duplicate({1, 8}, 4)
       refute Executable.hlo_text!(executable) =~ ~r/all-gather|all-reduce|collective-permute/
+    end
+
+    # XLA gathers the columns behind the call, and would have the call's result column-major for it.
+    test "what follows a call does not change the layouts that its kernel sees", %{client: client} do
+      :ok = Library.register(client, "copy", fn %{operands: [{bytes, _}]} -> [bytes] end)
+      rule = ShardingRule.new([[:rows, :columns]], [[:rows, :columns]], rows: 4, columns: 8)
+      x = Value.parameter(@type_, sharding: Sharding.new(@mesh, [nil, "model"]))
+      copy = %Spec{call_target_name: "copy"}
+      [y] = Value.custom_call([x], copy, [@type_], partition: :auto, sharding_rule: rule)
+      module = Module.build!([x], [Value.shard(y, Sharding.replicated(@mesh, 2))])
+      executable = Client.compile!(client, module)
+      assert Executable.run!(executable, [@input], results: :binary) == [@input]
+    end
+
+    test "a program on a mesh may have no parameters, and a mesh of one device no shardings",
+         %{client: client} do
+      constant = Value.constant(@input, @type_)
+      module = Module.build!([], [constant], mesh: @mesh)
+      assert Executable.run!(Client.compile!(client, module), [], results: :binary) == [@input]
+
+      x = Value.parameter(@type_)
+      [y] = Value.op("stablehlo.negate", [x], [@type_])
+      [z] = Value.op("stablehlo.negate", [y], [@type_])
+      executable = Client.compile!(client, Module.build!([x], [z], mesh: Mesh.new(x: 1)))
+      assert Executable.run!(executable, [@input], results: :binary) == [@input]
+
+      assert inspect(executable) =~
+               "-> [#EXLA.CustomCall.Typespec<f32[4][8]>] on #EXLA.CustomCall.Mesh<@mesh"
     end
 
     test "a call without results is made on each device", %{client: client} do

@@ -123,10 +123,13 @@ defmodule EXLA.CustomCall.RunnerTest do
     assert run(%Scale{factor: 3.0}, [f32([1, 2])], @vector, opts) ==
              {:ok, <<3.0::32-float-native, 6.0::32-float-native>>}
 
-    assert {:ok, [%Buffer{typespec: part}, %Buffer{}]} =
+    assert {:ok, [%Buffer{typespec: part}, %Buffer{}] = parts} =
              run(%Scale{factor: 3.0}, [f32([1, 2])], @vector, opts ++ [results: :buffer])
 
     assert part.shape == {1}
+
+    assert run(%Scale{factor: 2.0}, [{parts, @vector}], @vector, opts) ==
+             {:ok, <<6.0::32-float-native, 12.0::32-float-native>>}
   end
 
   test "buffers go in and come out" do
