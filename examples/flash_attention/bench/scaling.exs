@@ -37,7 +37,7 @@ format = fn number, decimals -> :erlang.float_to_binary(number / 1, decimals: de
 
 IO.puts("""
 q {#{batch}, #{length}, #{heads}, #{depth}}, k and v {#{batch}, #{length}, #{kv_heads}, #{depth}}, f32, on #{System.schedulers_online()} processors.
-Medians of #{runs} runs that take turns, in milliseconds.
+Medians of #{runs} runs that take turns, in milliseconds. Other work on the machine spoils the ratio.
 """)
 
 IO.puts(Enum.map(["", "1 device", "#{devices} devices", "ratio"], &String.pad_leading(&1, 12)))

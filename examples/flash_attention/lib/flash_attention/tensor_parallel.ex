@@ -7,10 +7,13 @@ defmodule FlashAttention.TensorParallel do
   from other devices, and the projection, whose contraction goes over all heads, one all-reduce:
 
       mesh = EXLA.CustomCall.Mesh.new(model: 4)
-      module = FlashAttention.TensorParallel.forward(%FlashAttention.Forward{}, client, q, k, 256, mesh: mesh)
+      q = EXLA.CustomCall.Typespec.tensor({:f, 32}, {2, 64, 8, 32})
+      kv = EXLA.CustomCall.Typespec.tensor({:f, 32}, {2, 64, 4, 32})
+      module = FlashAttention.TensorParallel.forward(%FlashAttention.Forward{}, client, q, kv, 256, mesh: mesh)
       executable = EXLA.CustomCall.Client.compile!(client, module)
+      # The binaries of q, k, v, and of the weights of {8, 32, 256}.
       [projected, out, lse, _workspace] =
-        EXLA.CustomCall.Executable.run!(executable, [q, k, v, weights], results: :binary)
+        EXLA.CustomCall.Executable.run!(executable, [q_data, k_data, v_data, weights], results: :binary)
 
   Inputs and results are whole: they are split and put together at the edges.
   """
