@@ -69,7 +69,9 @@ unless EXLA.CustomCall.Origin.exla?() do
 
       * `out` is the template of the result, or a tuple of them;
       * `args` are the templates of the operands, in order;
-      * `client` has the `:platform`.
+      * `client` has the `:platform`. Where the call is split over devices and the caller wants specs of
+        one device's sizes, it is a map with `local_shapes: true` besides, and `out` and `args` are the
+        templates of one device: see `EXLA.CustomCall.Lowering.lower/5`.
     """
     @spec call(t(), template() | tuple(), [template()], client()) ::
             :skip | {:ok, EXLA.CustomCall.Spec.t()}

@@ -290,6 +290,7 @@ defmodule EXLA.CustomCall.Client do
          {:ok, partitions} <- Options.integer(opts, :partitions, 1..@most_devices),
          {:ok, spmd} <- flag(spmd, :spmd),
          {:ok, shardy} <- flag(if(opts[:shardy] == nil, do: spmd, else: opts[:shardy]), :shardy),
+         :ok <- check_mesh(module.mesh, replicas, partitions, spmd and shardy),
          {:ok, to_results} <- flags(opts, :propagate_to_results, results),
          {:ok, to_parameters} <- flags(opts, :propagate_to_parameters, parameters),
          {:ok, assignment} <- assignment(opts[:device_assignment], replicas, partitions),
@@ -310,6 +311,32 @@ defmodule EXLA.CustomCall.Client do
          xla_options: xla_options
        }}
     end
+  end
+
+  # XLA would say it in words of its own, or not at all.
+  defp check_mesh(nil, _replicas, _partitions, _shardy), do: :ok
+
+  defp check_mesh(mesh, replicas, partitions, shardy) do
+    size = Mesh.size(mesh)
+
+    cond do
+      {replicas, partitions} != {1, size} ->
+        mismatch(
+          :partitions,
+          "1 replica of #{size} partitions, got #{replicas} of #{partitions}; leave the options out"
+        )
+
+      size > 1 and not shardy ->
+        mismatch(:shardy, "Shardy, which reads its shardings; leave :spmd and :shardy out")
+
+      true ->
+        :ok
+    end
+  end
+
+  defp mismatch(field, needs) do
+    {:error,
+     Error.new(:argument, "the module is on a mesh, and so it needs #{needs}", field: field)}
   end
 
   defp flag(value, _name) when is_boolean(value), do: {:ok, value}

@@ -287,22 +287,30 @@ defmodule EXLA.CustomCall.Module do
     written = Enum.map(opts[:meshes], &elem(&1, 0))
     names = Enum.map(meshes, & &1.name)
 
-    case names -- Enum.uniq(names) do
-      [] ->
+    twice = List.first(names -- Enum.uniq(names))
+    sizes = meshes |> Enum.map(&Mesh.size/1) |> Enum.uniq()
+
+    cond do
+      twice != nil ->
+        [one, other | _] = Enum.filter(meshes, &(&1.name == twice))
+
+        not_one_mesh(
+          "two meshes are called #{inspect(twice)}: #{inspect(one)} and #{inspect(other)}; use one, or name them differently"
+        )
+
+      length(sizes) > 1 ->
+        not_one_mesh(
+          "the meshes have different sizes: #{Enum.map_join(meshes, ", ", &inspect/1)}; a program runs on as many " <>
+            "devices as each of its meshes has"
+        )
+
+      true ->
         native = for mesh <- meshes, mesh.name not in written, do: Mesh.to_native(mesh)
-        {:ok, Enum.max_by(meshes, &Mesh.size/1, fn -> nil end), opts[:meshes] ++ native}
-
-      [name | _] ->
-        [one, other | _] = Enum.filter(meshes, &(&1.name == name))
-
-        {:error,
-         Error.new(
-           :graph,
-           "two meshes are called #{inspect(name)}: #{inspect(one)} and #{inspect(other)}; use one, or name them differently",
-           field: :mesh
-         )}
+        {:ok, List.first(meshes), opts[:meshes] ++ native}
     end
   end
+
+  defp not_one_mesh(message), do: {:error, Error.new(:graph, message, field: :mesh)}
 
   defp result_typespec({value, _attributes}), do: value.typespec
   defp result_typespec(value), do: value.typespec

@@ -214,6 +214,18 @@ defmodule EXLA.CustomCall.ModuleTest do
       assert text =~ ~S(tensor<2xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}]>})
     end
 
+    test "meshes of different sizes are refused" do
+      [x, y] =
+        for mesh <- [Mesh.new([x: 2], name: "a"), Mesh.new([x: 4], name: "b")],
+            do:
+              Value.parameter(Typespec.tensor({:f, 32}, {4}), sharding: Sharding.new(mesh, ["x"]))
+
+      assert {:error, error} = Module.build([x, y], [x, y])
+
+      assert error.message ==
+               ~S(the meshes have different sizes: #EXLA.CustomCall.Mesh<@a ["x"=2]>, #EXLA.CustomCall.Mesh<@b ["x"=4]>; a program runs on as many devices as each of its meshes has)
+    end
+
     test "a mesh that is called as a function is refused" do
       {:error, error} = Module.build([], [], mesh: Mesh.new([x: 2], name: "main"))
 

@@ -538,6 +538,23 @@ defmodule EXLA.CustomCall.PartitionTest do
       assert Executable.run!(again, [@input], results: :binary) == [@sums]
     end
 
+    test "compile options that contradict the mesh are refused", %{client: client} do
+      x = Value.parameter(@type_, sharding: Sharding.new(@mesh, ["data", nil]))
+      module = Module.build!([x], Value.custom_call([x], spec(@sum), [@row], partition: :auto))
+
+      for {opts, message} <- [
+            {[partitions: 2],
+             "the module is on a mesh, and so it needs 1 replica of 4 partitions, got 1 of 2; leave the options out"},
+            {[replicas: 2],
+             "the module is on a mesh, and so it needs 1 replica of 4 partitions, got 2 of 4; leave the options out"},
+            {[shardy: false],
+             "the module is on a mesh, and so it needs Shardy, which reads its shardings; leave :spmd and :shardy out"}
+          ] do
+        assert {:error, %{kind: :argument, message: ^message}} =
+                 Client.compile(client, module, opts)
+      end
+    end
+
     test "inputs that do not fit are refused", %{client: client} do
       executable = compile(client, Sharding.new(@mesh, ["data", nil]), partition: :auto)
       {:ok, [[buffer | _]]} = Executable.run(executable, [@input])
