@@ -144,6 +144,12 @@ defmodule EXLA.CustomCall.Partition do
     end
   end
 
+  defp assign([_ | _] = wanted, rule, mesh, operands, shardings) do
+    if Keyword.keyword?(wanted) and length(Enum.uniq_by(wanted, &elem(&1, 0))) == length(wanted),
+      do: assign(Map.new(wanted), rule, mesh, operands, shardings),
+      else: error("expected a map of factors to axes, or :auto, got: #{inspect(wanted)}")
+  end
+
   defp assign(other, _rule, _mesh, _operands, _shardings) do
     error("expected a map of factors to axes, or :auto, got: #{inspect(other)}")
   end
@@ -508,8 +514,12 @@ defmodule EXLA.CustomCall.Partition do
 
   def rule(%ShardingRule{} = rule, _spec), do: {:ok, ShardingRule.formed!(rule)}
 
+  def rule(text, _spec) when is_binary(text), do: ShardingRule.parse(text)
+
   def rule(other, _spec) do
-    error("expected :sharding_rule to be an EXLA.CustomCall.ShardingRule, got: #{inspect(other)}")
+    error(
+      "expected :sharding_rule to be an EXLA.CustomCall.ShardingRule or its text, got: #{inspect(other)}"
+    )
   end
 
   defp fault(message), do: Error.new(:argument, "partition: " <> message, field: :partition)

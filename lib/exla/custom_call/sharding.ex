@@ -206,7 +206,8 @@ defmodule EXLA.CustomCall.Sharding do
   def formed!(other) do
     # Not as the struct that it may be, whose fields are looked at to print it.
     raise ArgumentError,
-          "expected an EXLA.CustomCall.Sharding, got: #{inspect(other, structs: false)}"
+          "expected an EXLA.CustomCall.Sharding, as Sharding.new/3 makes it of a mesh and axes, got: " <>
+            inspect(other, structs: false)
   end
 
   defp axes?(axes, mesh) do

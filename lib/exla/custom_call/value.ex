@@ -125,7 +125,7 @@ defmodule EXLA.CustomCall.Value do
       rule is a text, which has no other names; or by a dimension whose major factor it is: `{:operand, 1, 2}`, `{:result, 0, 0}`. `%{}`
       splits nothing: each device runs the call on the whole, as one with an effect has to be.
     * `:mesh` - the mesh; default: that of the operands' shardings.
-    * `:sharding_rule` - an `EXLA.CustomCall.ShardingRule`; default: that of the spec's
+    * `:sharding_rule` - an `EXLA.CustomCall.ShardingRule`, or its text; default: that of the spec's
       `mlir_attributes`.
     * `:reduce` - how results are combined where a factor that the call reduces over is split: `:sum`,
       the default, `:product`, `:max`, `:min`, `:and`, `:or`, or `nil` where all devices have the

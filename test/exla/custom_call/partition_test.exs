@@ -196,7 +196,9 @@ defmodule EXLA.CustomCall.PartitionTest do
             {%{"i" => "data"}, []},
             {%{{:operand, 0, 0} => ["data"]}, []},
             {%{{:result, 0, 0} => ["data"]}, []},
-            {%{rows: "data"}, [sharding_rule: rule]}
+            {%{rows: "data"}, [sharding_rule: rule]},
+            {[rows: :data], [sharding_rule: rule]},
+            {%{"i" => "data"}, [sharding_rule: to_string(rule)]}
           ] do
         [y] = sum(nil, [partition: partition, mesh: @mesh] ++ opts)
         assert to_string(y.sharding) == ~S(#sdy.sharding<@mesh, [{"data"}]>)
