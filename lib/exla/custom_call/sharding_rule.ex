@@ -140,9 +140,10 @@ defmodule EXLA.CustomCall.ShardingRule do
           "expected an EXLA.CustomCall.ShardingRule, got: #{inspect(other, structs: false)}"
   end
 
+  @doc false
   # Shardy's factor symbols: i to z, then z_1, z_2, ...
-  defp symbol(index) when index < 18, do: <<?i + index>>
-  defp symbol(index), do: "z_#{index - 17}"
+  def symbol(index) when index < 18, do: <<?i + index>>
+  def symbol(index), do: "z_#{index - 17}"
 
   defp uses?(values, name), do: Enum.any?(values, fn value -> Enum.any?(value, &(name in &1)) end)
 
@@ -190,10 +191,12 @@ defmodule EXLA.CustomCall.ShardingRule do
   end
 
   defimpl String.Chars do
+    alias EXLA.CustomCall.ShardingRule
+
     @kinds [:reduction, :need_replication, :permutation, :blocked_propagation]
 
     def to_string(rule) do
-      EXLA.CustomCall.ShardingRule.formed!(rule)
+      ShardingRule.formed!(rule)
       size = Map.new(rule.sizes)
       operands = plain(rule.operands, size)
       results = plain(rule.results, size)
@@ -201,7 +204,9 @@ defmodule EXLA.CustomCall.ShardingRule do
       sizes = Enum.filter(rule.sizes, fn {name, _} -> name in used end)
 
       symbols =
-        sizes |> Enum.with_index() |> Map.new(fn {{name, _}, index} -> {name, symbol(index)} end)
+        sizes
+        |> Enum.with_index()
+        |> Map.new(fn {{name, _}, index} -> {name, ShardingRule.symbol(index)} end)
 
       size_texts = Enum.map_join(sizes, ", ", fn {name, size} -> "#{symbols[name]}=#{size}" end)
 
@@ -240,9 +245,6 @@ defmodule EXLA.CustomCall.ShardingRule do
         "[#{texts}]"
       end)
     end
-
-    defp symbol(index) when index < 18, do: <<?i + index>>
-    defp symbol(index), do: "z_#{index - 17}"
   end
 
   defimpl Inspect do
